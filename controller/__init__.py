@@ -1,5 +1,6 @@
 """Decisions about links, mirrors, promotes and groups: pure functions of a state, no input or output.
 
+- `alter_partition`: one partition of an AlterPartition request, and the request itself
 - `cluster_view`: the parts of the target's metadata image that this package reads
 - `codec`: entities to JSON values and back
 - `decide/`: decisions: functions of the image that return records, and refuse by raising

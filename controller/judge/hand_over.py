@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
 
+from controller.alter_partition import AlterPartitionItem, alter_partition_item
 from controller.cluster_view import ImageView, PartitionView
 from controller.plan.replicas import copies_asked_for, is_open
 from controller.state import Attempt
@@ -44,27 +45,6 @@ from wire.frames.error_codes import (
 from wire.frames.types import TopicId, TopicPartition
 
 
-class IsrMember(NamedTuple):
-    broker_id: int
-    broker_epoch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandOverItem:
-    """One partition of the AlterPartition request."""
-
-    tp: TopicPartition
-    topic_id: TopicId
-    leader: IsrMember  # the link broker on whose behalf it is sent
-    leader_epoch: int
-    partition_epoch: int
-    new_isr: tuple[IsrMember, ...]  # the leader, the other link brokers in the ISR, every target replica
-
-    @property
-    def attempt(self) -> Attempt:
-        return Attempt(leader_epoch=self.leader_epoch, partition_epoch=self.partition_epoch)
-
-
 class Obstacle(NamedTuple):
     reason: str
     may_pass: bool  # by itself, soon: a broker that returns. Else waiting inside the fence is pointless
@@ -74,7 +54,7 @@ class Obstacle(NamedTuple):
 class HandOverPlan:
     """What could be sent now, and why the rest could not."""
 
-    items: Mapping[TopicPartition, HandOverItem]
+    items: Mapping[TopicPartition, AlterPartitionItem]
     obstacles: Mapping[TopicPartition, Obstacle]
     # Target replicas with the broker epoch they have now: a position counts only if it is of that
     # incarnation.
@@ -111,7 +91,7 @@ def plan_hand_over(
 
     `targets` are the real brokers in their order; where it has none, those that the partition lists are.
     """
-    items: dict[TopicPartition, HandOverItem] = {}
+    items: dict[TopicPartition, AlterPartitionItem] = {}
     obstacles: dict[TopicPartition, Obstacle] = {}
     replicas: dict[TopicPartition, Mapping[int, int]] = {}
     leader_epochs: dict[TopicPartition, int] = {}
@@ -131,15 +111,7 @@ def plan_hand_over(
             if copies_asked_for(partition, wanted) and not is_open(partition, wanted, link_brokers):
                 closed[tp] = wanted
             continue
-        members = [IsrMember(b, image.brokers[b].epoch) for b in (partition.leader, *others, *wanted)]
-        items[tp] = HandOverItem(
-            tp=tp,
-            topic_id=topic_id,
-            leader=members[0],
-            leader_epoch=partition.leader_epoch,
-            partition_epoch=partition.partition_epoch,
-            new_isr=tuple(members),
-        )
+        items[tp] = alter_partition_item(image, tp, (partition.leader, *others, *wanted))
     return HandOverPlan(items, obstacles, replicas, leader_epochs, closed)
 
 

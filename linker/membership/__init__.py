@@ -1,6 +1,5 @@
 """Membership in the target cluster: the sidecar as a broker of a KRaft cluster.
 
-- `alter_partition`: the AlterPartition request, built from the image's epochs at the moment of sending
 - `cluster`: TargetCluster, which puts the parts together
 - `controller_channel`: requests to the active controller, over one connection per purpose
 - `discovery`: finds the active controller by asking the controllers, or the target's brokers
@@ -22,7 +21,6 @@
 - `versions`: the API versions that a controller must have
 """
 
-from linker.membership.alter_partition import AlterPartitionItem
 from linker.membership.cluster import TargetCluster
 from linker.membership.controller_channel import ControllerChannel
 from linker.membership.discovery import ActiveController
@@ -46,7 +44,6 @@ from linker.membership.registration import Registration
 __all__ = [
     "ActiveController",
     "AdvertisedListener",
-    "AlterPartitionItem",
     "BrokerIdTaken",
     "ClusterIdChanged",
     "ControllerChannel",

@@ -14,7 +14,13 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from linker.membership.alter_partition import AlterPartitionItem, alter_partition_request
+from controller.alter_partition import (
+    AlterPartitionItem,
+    IsrMember,
+    alter_partition_item,
+    alter_partition_request,
+    stale,
+)
 from linker.membership.controller_channel import ControllerChannel
 from linker.membership.errors import check_error, raise_refused
 from linker.membership.metadata_log import MetadataLog
@@ -106,22 +112,17 @@ class TargetOperations(TopicOperations):
     ) -> dict[TopicPartition, int]:
         """One AlterPartition per leader; the code per partition (0 done, 108 done and another one leads).
 
-        An item may name a leader other than ourselves: the controller looks at the requester's broker epoch, not
-        at who sends (`ClusterControlManager.checkBrokerEpoch`), and it is in the image.
-
-        Leader epoch, partition epoch and every broker's epoch are read from the image when the request is
-        sent (a real broker's restart changes its epoch: INELIGIBLE_REPLICA 107 otherwise). Partitions that
-        cannot be sent (unknown 3, not led by us or another leader epoch 6, another partition epoch 95, an ISR
-        member that is not registered or has another epoch 107) are answered here.
+        An item is sent in the name of its leader: the controller looks at the requester's broker epoch, not at who
+        sends (`ClusterControlManager.checkBrokerEpoch`). Items whose epochs are not those of the image when the
+        request is sent are answered here (`stale`).
 
         The answer is not the truth, the metadata log is. ConnectionLost(sent=True) means that the outcome is
         unknown; it is never sent again from here, because the first one may have moved leadership already.
         Of several requests some may be answered: partitions without a code are those whose outcome is unknown.
         """
-        by_leader: dict[int, list[AlterPartitionItem]] = {}
+        by_leader: dict[IsrMember, list[AlterPartitionItem]] = {}
         for item in items:
-            leader = self._broker_id if item.leader is None else item.leader
-            by_leader.setdefault(leader, []).append(item)
+            by_leader.setdefault(item.leader, []).append(item)
         if len(by_leader) <= 1:
             for leader, group in by_leader.items():
                 return await self._alter_partition_of(leader, group, timeout)
@@ -134,7 +135,7 @@ class TargetOperations(TopicOperations):
         lost: list[LinkerError] = []
         for answer, group in zip(answers, by_leader.values(), strict=True):
             if isinstance(answer, BrokerError):
-                results |= dict.fromkeys((item.topic_partition for item in group), answer.code)
+                results |= dict.fromkeys((item.tp for item in group), answer.code)
             elif isinstance(answer, LinkerError):
                 log.warning("AlterPartition of %d partitions: %s", len(group), answer)
                 lost.append(answer)
@@ -148,19 +149,21 @@ class TargetOperations(TopicOperations):
         return results
 
     async def _alter_partition_of(
-        self, leader: int, items: Iterable[AlterPartitionItem], timeout: float
+        self, leader: IsrMember, items: Sequence[AlterPartitionItem], timeout: float
     ) -> dict[TopicPartition, int]:
         """One request, on behalf of the leader of all these partitions."""
-        wished = {item.topic_partition: item for item in items}
         results: dict[TopicPartition, int] = {}
-        sent: dict[tuple[TopicId, int], TopicPartition] = {}
+        sent: dict[tuple[TopicId, int], AlterPartitionItem] = {}
 
         def request() -> Mapping[str, object]:
             results.clear()
             sent.clear()
-            return alter_partition_request(
-                self._metadata.image, leader, self._epoch_of(leader), wished.values(), results, sent
-            )
+            for item in items:
+                if code := stale(self._metadata.image, item, self._epoch_of(leader.broker_id)):
+                    results[item.tp] = code
+                else:
+                    sent[item.topic_id, item.tp.partition] = item
+            return alter_partition_request(leader, sent.values())
 
         # Do not bother the controller with a request that names nothing.
         request()
@@ -179,12 +182,12 @@ class TargetOperations(TopicOperations):
         for topic in response.topics:
             for partition in topic.partitions:
                 topic_id = topic.topic_id.bytes if topic.topic_id is not None else bytes(16)
-                tp = sent.pop((topic_id, partition.partition_index), None)
-                if tp is not None:
-                    results[tp] = int(partition.error_code)
+                item = sent.pop((topic_id, partition.partition_index), None)
+                if item is not None:
+                    results[item.tp] = int(partition.error_code)
         if sent:
             raise ConnectionLost(
-                f"the answer leaves out {len(sent)} partitions, {next(iter(sent.values()))} first",
+                f"the answer leaves out {len(sent)} partitions, {next(iter(sent.values())).tp} first",
                 sent=True,
                 api="alter_partition",
             )
@@ -193,21 +196,15 @@ class TargetOperations(TopicOperations):
     async def alter_isr(
         self, wished: Mapping[TopicPartition, Sequence[int]], *, timeout: float = DEFAULT_TIMEOUT
     ) -> dict[TopicPartition, int]:
-        """New ISRs as `alter_partition`, each sent on behalf of whoever leads the partition as the image stands."""
-        items = []
+        """New ISRs as `alter_partition`, each in the name of the partition's leader as the image stands."""
+        items: list[AlterPartitionItem] = []
+        refused: dict[TopicPartition, int] = {}
         for tp, new_isr in wished.items():
-            topic = self._metadata.image.topics_by_name.get(tp.topic)
-            partition = topic.partitions.get(tp.partition) if topic is not None else None
-            items.append(
-                AlterPartitionItem(
-                    tp,
-                    tuple(new_isr),
-                    leader_epoch=None if partition is None else partition.leader_epoch,
-                    partition_epoch=None if partition is None else partition.partition_epoch,
-                    leader=None if partition is None else partition.leader,
-                )
-            )
-        return await self.alter_partition(items, timeout=timeout)
+            try:
+                items.append(alter_partition_item(self._metadata.image, tp, new_isr))
+            except BrokerError as error:
+                refused[tp] = error.code
+        return refused | await self.alter_partition(items, timeout=timeout)
 
     async def fence_broker(
         self, broker_id: int, broker_epoch: int, *, timeout: float = DEFAULT_TIMEOUT

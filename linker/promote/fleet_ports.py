@@ -10,14 +10,15 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from controller.alter_partition import AlterPartitionItem
 from controller.cluster_view import ImageView
 from controller.decide.validations import watermark
 from controller.judge.alignment import SourceEnd
-from controller.judge.hand_over import HandOverItem, find, listed_targets, revoke_assignments, undo_revoke
+from controller.judge.hand_over import find, listed_targets, revoke_assignments, undo_revoke
 from controller.plan.replicas import CancelReassignment, LiveBrokers, Reassign, Step, open_step
 from fleet.fleet_controller import FleetController
 from fleet.progress import FleetProgress
-from linker.membership import AlterPartitionItem, TargetCluster
+from linker.membership import TargetCluster
 from linker.promote.new_leaders import open_ways
 from linker.promote.ports import PromotePorts, SourceEnds, Tps, Validation
 from linker.promote.tail_batches import TailBatches
@@ -214,23 +215,9 @@ class TargetHandOver:
         return await self._target.metadata.becomes(predicate, timeout)
 
     async def alter_partition(
-        self, items: Sequence[HandOverItem], *, timeout: float
+        self, items: Sequence[AlterPartitionItem], *, timeout: float
     ) -> Mapping[TopicPartition, int]:
-        return await self._target.operations.alter_partition(
-            [
-                AlterPartitionItem(
-                    item.tp,
-                    tuple(member.broker_id for member in item.new_isr),
-                    leader_epoch=item.leader_epoch,
-                    partition_epoch=item.partition_epoch,
-                    broker_epochs=tuple(member.broker_epoch for member in item.new_isr),
-                    leader=item.leader.broker_id,
-                    leader_broker_epoch=item.leader.broker_epoch,
-                )
-                for item in items
-            ],
-            timeout=timeout,
-        )
+        return await self._target.operations.alter_partition(items, timeout=timeout)
 
     async def open(self, targets: Mapping[TopicPartition, Sequence[int]], *, timeout: float) -> None:
         deadline = time.monotonic() + timeout

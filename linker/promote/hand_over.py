@@ -15,10 +15,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 
+from controller.alter_partition import AlterPartitionItem
 from controller.errors import PromoteAbandoned
 from controller.judge.hand_over import (
     HandOverAnswer,
-    HandOverItem,
     HandOverPlan,
     Settlement,
     judge_answer,
@@ -167,7 +167,7 @@ class HandOverRun:
                     self._unknown.pop(tp, None)
         return answers
 
-    async def _note(self, items: Collection[HandOverItem], ends: Mapping[TopicPartition, int]) -> None:
+    async def _note(self, items: Collection[AlterPartitionItem], ends: Mapping[TopicPartition, int]) -> None:
         """Write the attempts down before they are made. An older one that is still unknown is covered
         by a newer.
         """

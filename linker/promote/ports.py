@@ -11,9 +11,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from controller.alter_partition import AlterPartitionItem
 from controller.cluster_view import ImageView
 from controller.judge.alignment import ReplicaPosition, SourceEnd
-from controller.judge.hand_over import HandOverItem
 from controller.judge.late_starts import Late
 from controller.phases import Phase
 from controller.state import ValidationPolicy
@@ -151,7 +151,7 @@ class HandOver(Protocol):
         ...
 
     async def alter_partition(
-        self, items: Sequence[HandOverItem], *, timeout: float
+        self, items: Sequence[AlterPartitionItem], *, timeout: float
     ) -> Mapping[TopicPartition, int]:
         """One request per leader, never silently resent; the code per partition, none where the outcome of
         one request of several is unknown. A top-level code raises BrokerError, or is that of each of its

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from controller.alter_partition import AlterPartitionItem
 from wire.frames.types import TopicPartition
 
 NONE, UNKNOWN, NOT_CONTROLLER, INVALID_REQUEST = 0, 3, 41, 42
@@ -53,17 +54,6 @@ class Topic:
 class Image:
     topics_by_name: Mapping[str, Topic]
     brokers: Mapping[int, Broker]
-
-
-@dataclass(frozen=True)
-class Alter:
-    """One partition of an AlterPartition request (v3); a broker epoch of -1 is not checked."""
-
-    tp: TopicPartition
-    topic_id: bytes
-    leader_epoch: int
-    partition_epoch: int
-    new_isr: tuple[tuple[int, int], ...]
 
 
 @dataclass
@@ -193,9 +183,11 @@ class Kraft:
         return NONE
 
     def alter_partition(
-        self, broker_id: int, broker_epoch: int, items: Iterable[Alter]
+        self, leader: tuple[int, int], items: Iterable[AlterPartitionItem]
     ) -> dict[TopicPartition, int] | int:
-        """The code per partition, or the one code for all."""
+        """The code per partition, or the one code for all. The request (v3) names one leader; a broker epoch of -1 is not
+        checked."""
+        broker_id, broker_epoch = leader
         broker = self.brokers.get(broker_id)
         if broker is None or broker.epoch != broker_epoch:
             return STALE_BROKER_EPOCH
@@ -203,7 +195,7 @@ class Kraft:
         self.changed()
         return codes
 
-    def _alter(self, broker_id: int, item: Alter) -> int:
+    def _alter(self, broker_id: int, item: AlterPartitionItem) -> int:
         partition = self.partitions.get(item.tp)
         if self.topic_ids.get(item.tp.topic) != item.topic_id:
             return UNKNOWN_TOPIC_ID

@@ -12,8 +12,9 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from controller.alter_partition import AlterPartitionItem
 from controller.judge.alignment import ReplicaPosition, SourceEnd
-from controller.judge.hand_over import HandOverItem, listed_targets, revoke_assignments
+from controller.judge.hand_over import listed_targets, revoke_assignments
 from controller.operations import Operation
 from controller.phases import HELD, LED_ELSEWHERE, Phase
 from controller.plan.replicas import CancelReassignment, LiveBrokers, Reassign, open_step
@@ -23,7 +24,7 @@ from fleet.stored_controller import StoredController
 from fleet.stores import StoreError
 from linker.promote.driver import PromoteDriver, PromoteOutcome, PromoteStuck
 from linker.promote.ports import PromotePorts, PromoteSettings
-from tests.controller.kraft_model import Alter, Broker, Image, Kraft, Partition, Topic
+from tests.controller.kraft_model import Broker, Image, Kraft, Partition, Topic
 from tests.controller.memory_store import MemoryStore
 from wire.errors import BrokerError, ConnectionLost, LinkerError
 from wire.frames.types import TopicPartition
@@ -40,7 +41,7 @@ class InvariantBroken(Exception):
 
 @dataclass
 class Flight:
-    items: Sequence[HandOverItem]
+    items: Sequence[AlterPartitionItem]
 
 
 @dataclass
@@ -204,16 +205,12 @@ class World:
         self.loop.call_later(self.rng.uniform(0.0, 0.02), show)
         self.check()
 
-    def carry_out(self, items: Sequence[HandOverItem]) -> dict[TopicPartition, int]:
+    def carry_out(self, items: Sequence[AlterPartitionItem]) -> dict[TopicPartition, int]:
         """One AlterPartition per leader, validated as Kafka does."""
         codes: dict[TopicPartition, int] = {}
         for item in items:
             before = self.real[item.tp]
-            found = self.kraft.alter_partition(
-                item.leader.broker_id,
-                item.leader.broker_epoch,
-                [Alter(item.tp, TOPIC_ID, item.leader_epoch, item.partition_epoch, tuple(item.new_isr))],
-            )
+            found = self.kraft.alter_partition(item.leader, [item])
             codes |= found if isinstance(found, dict) else {item.tp: found}
             if self.real[item.tp] != before:
                 self._aligned_or_broken(item.tp)
@@ -455,7 +452,7 @@ class HandOverPort:
         return await self.ports._wait(lambda: predicate(self.world.visible), timeout)
 
     async def alter_partition(
-        self, items: Sequence[HandOverItem], *, timeout: float
+        self, items: Sequence[AlterPartitionItem], *, timeout: float
     ) -> Mapping[TopicPartition, int]:
         world = self.world
         await self.ports._call("alter_partition before")

@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 
 import pytest
 
+from controller.alter_partition import alter_partition_item
 from controller.cluster_view import ImageView
 from controller.plan.elections import SidecarBroker
 from controller.plan.replicas import copies_asked_for, is_open
 from fleet.balancer import Balancer
 from fleet.balancer_ports import BalancerSettings, Mirrored
-from tests.controller.kraft_model import Alter, Image, Kraft
+from tests.controller.kraft_model import Image, Kraft
 from tests.controller.virtual_loop import run_virtual
 from wire.errors import ConnectionLost
 from wire.frames.types import TopicPartition
@@ -118,13 +119,8 @@ class Fleet:
         await self.call("alter_isr", dict(wanted))
         codes: dict[TopicPartition, int] = {}
         for tp, isr in wanted.items():
-            state = self.visible.topics_by_name["t"].partitions[tp.partition]
-            members = tuple((b, self.visible.brokers[b].epoch) for b in isr)
-            found = self.kraft.alter_partition(
-                state.leader,
-                self.visible.brokers[state.leader].epoch,
-                [Alter(tp, ID, state.leader_epoch, state.partition_epoch, members)],
-            )
+            item = alter_partition_item(self.visible, tp, isr)
+            found = self.kraft.alter_partition(item.leader, [item])
             codes |= found if isinstance(found, dict) else {tp: found}
         return codes
 

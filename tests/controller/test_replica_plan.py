@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from controller.alter_partition import alter_partition_item
 from controller.judge.hand_over import revoke_assignments
 from controller.plan.replicas import (
     AlterIsr,
@@ -25,7 +26,7 @@ from controller.plan.replicas import (
     led_by_link,
     open_step,
 )
-from tests.controller.kraft_model import NEW_LEADER_ELECTED, Alter, Kraft, Partition
+from tests.controller.kraft_model import NEW_LEADER_ELECTED, Image, Kraft, Partition, Topic
 from tests.controller.steps import next_step
 from wire.frames.types import TopicPartition
 
@@ -55,13 +56,9 @@ class Scene:
         )
 
     def alter(self, new_isr: Sequence[int]) -> int:
-        state = self.partition
-        members = tuple((b, self.kraft.brokers[b].epoch) for b in new_isr)
-        codes = self.kraft.alter_partition(
-            state.leader,
-            self.kraft.brokers[state.leader].epoch,
-            [Alter(T0, ID, state.leader_epoch, state.partition_epoch, members)],
-        )
+        image = Image({"t": Topic(ID, "t", {0: self.partition})}, self.kraft.brokers)
+        item = alter_partition_item(image, T0, new_isr)
+        codes = self.kraft.alter_partition(item.leader, [item])
         assert isinstance(codes, dict)
         return codes[T0]
 

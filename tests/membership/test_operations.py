@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
-from linker.membership import AlterPartitionItem, MissingRight, OperationFailed, TargetCluster, TargetError
+from controller.alter_partition import AlterPartitionItem, alter_partition_item
+from linker.membership import MissingRight, OperationFailed, TargetCluster, TargetError
 from linker.membership.topic_operations import TOPIC_RESOURCE
+from tests.controller.kraft_model import Broker, Image, Partition, Topic
 from tests.fakes.controller import DROP, SILENCE, FakeController, FakeQuorum
 from tests.membership.conftest import Member, eventually
 from wire.errors import BrokerError, ConnectionLost, RequestTimedOut
@@ -24,8 +27,9 @@ async def mirror(target: TargetCluster) -> None:
     await target.metadata.wait_for(lambda image: image.topics_by_name["t"].partitions[1].adding or None, 5)
 
 
-def hand_over(*partitions: TopicPartition) -> list[AlterPartitionItem]:
-    return [AlterPartitionItem(tp, (900, 1, 2)) for tp in partitions]
+def altered(target: TargetCluster, tp: TopicPartition, *isr: int) -> AlterPartitionItem:
+    """The item as the image stands."""
+    return alter_partition_item(target.image, tp, isr or (900, 1, 2))
 
 
 # --- topics -------------------------------------------------------------------------------------------------
@@ -121,13 +125,18 @@ async def test_hand_over_of_several_partitions_in_one_request(
     quorum.nodes[0].supported["alter_partition"] = (2, version)
     target = await make_member().up()
     await mirror(target)
-    assert await target.operations.alter_partition(hand_over(T0, T1)) == {T0: 108, T1: 108}
+    assert await target.operations.alter_partition([altered(target, T0), altered(target, T1)]) == {
+        T0: 108,
+        T1: 108,
+    }
     await target.metadata.caught_up(5)
     assert [p.leader for p in target.image.topics_by_name["t"].partitions.values()] == [1, 2]
     assert quorum.nodes[0].seen["alter_partition"] == 1
 
 
-async def test_epochs_are_those_of_the_send_time(quorum: FakeQuorum, member: TargetCluster) -> None:
+async def test_epochs_that_changed_before_the_send_are_not_sent(
+    quorum: FakeQuorum, member: TargetCluster
+) -> None:
     """Between the call and the send the controller moves, and a real broker restarts."""
     await mirror(member)
     node = quorum.nodes[0]
@@ -142,50 +151,52 @@ async def test_epochs_are_those_of_the_send_time(quorum: FakeQuorum, member: Tar
         return await opened(*args)  # type: ignore[arg-type]
 
     member.channel._open = slow_open  # type: ignore[method-assign,assignment]
-    result = asyncio.ensure_future(member.operations.alter_partition(hand_over(T0)))
+    items = [altered(member, T0), altered(member, T1, 900, 2)]
+    result = asyncio.ensure_future(member.operations.alter_partition(items))
     await asyncio.sleep(0.01)
     quorum.add_broker(1, rack="a")  # a new broker epoch
-    quorum.change("t", 0, isr=[900])  # a new partition epoch
-    await eventually(lambda: member.image.topics_by_name["t"].partitions[0].partition_epoch == 2)
+    quorum.change("t", 1, isr=[900])  # a new partition epoch
+    await eventually(lambda: member.image.topics_by_name["t"].partitions[1].partition_epoch == 2)
     release.set()
-    assert await result == {T0: 108}
-    assert node.seen["alter_partition"] == 1
+    assert await result == {T0: 107, T1: 95}
+    assert node.seen["alter_partition"] == 1, "a request that names nothing"
 
 
-async def test_results_are_per_partition(quorum: FakeQuorum, member: TargetCluster) -> None:
+async def test_the_epochs_of_a_decision_must_still_hold(quorum: FakeQuorum, member: TargetCluster) -> None:
     await mirror(member)
-    await member.operations.create_mirror_topic("other", {0: [1]}, {})
-    other, gone = TopicPartition("other", 0), TopicPartition("gone", 0)
-    items = [
-        *hand_over(T0, other, gone),
-        AlterPartitionItem(T1, (900, 1, 2), leader_epoch=7),
-    ]
-    assert await member.operations.alter_partition(items) == {T0: 108, other: 6, gone: 3, T1: 6}
-    assert await member.operations.alter_partition([AlterPartitionItem(T1, (900, 55))]) == {T1: 107}
-
-
-async def test_the_epochs_a_decision_was_made_on_must_still_hold(
-    quorum: FakeQuorum, member: TargetCluster
-) -> None:
-    await mirror(member)
-    epochs = tuple(member.image.brokers[broker].epoch for broker in (900, 1, 2))
-    item = AlterPartitionItem(T0, (900, 1, 2), leader_epoch=0, partition_epoch=1, broker_epochs=epochs)
+    item = altered(member, T0)
+    leader, first, second = item.new_isr
     stale = [
-        (item._replace(partition_epoch=0), 95),
-        (item._replace(leader_epoch=1), 6),
-        (item._replace(broker_epochs=(epochs[0], epochs[1] + 1, epochs[2])), 107),
+        (replace(item, tp=TopicPartition("gone", 0)), 3),
+        (replace(item, topic_id=bytes(15) + b"x"), 100),
+        (replace(item, partition_epoch=item.partition_epoch - 1), 95),
+        (replace(item, leader_epoch=item.leader_epoch + 1), 6),
+        (replace(item, new_isr=(leader, first._replace(broker_epoch=7), second)), 107),
+        (replace(item, new_isr=(leader, first._replace(broker_id=55), second)), 107),
     ]
     for changed, code in stale:
-        assert await member.operations.alter_partition([changed]) == {T0: code}
+        assert await member.operations.alter_partition([changed]) == {changed.tp: code}
     assert quorum.nodes[0].seen["alter_partition"] == 0
-    assert await member.operations.alter_partition([item]) == {T0: 108}
+    results = await member.operations.alter_partition([item, replace(altered(member, T1), leader_epoch=7)])
+    assert results == {T0: 108, T1: 6}
+    assert await member.operations.alter_partition([]) == {}
+    assert quorum.nodes[0].seen["alter_partition"] == 1
 
 
-async def test_nothing_to_send_is_not_sent(quorum: FakeQuorum, member: TargetCluster) -> None:
-    assert await member.operations.alter_partition(hand_over(TopicPartition("gone", 0))) == {
-        TopicPartition("gone", 0): 3
-    }
-    assert quorum.nodes[0].seen["alter_partition"] == 0
+@pytest.mark.parametrize(
+    ("topics", "leader", "isr", "code"), [(0, 900, (900,), 3), (1, -1, (900, 1), 6), (1, 900, (900, 2), 107)]
+)
+def test_there_is_no_item_for_what_the_image_does_not_have(
+    topics: int, leader: int, isr: tuple[int, ...], code: int
+) -> None:
+    partition = Partition((1, 900), (900,), (1,), (), leader, 5, 8)
+    image = Image(
+        {"t": Topic(b"\x01" * 16, "t", {0: partition})} if topics else {},
+        {b: Broker(b, 10 + b) for b in (1, 900)},
+    )
+    with pytest.raises(BrokerError) as refused:
+        alter_partition_item(image, T0, isr)
+    assert refused.value.code == code
 
 
 @pytest.mark.parametrize(
@@ -208,7 +219,7 @@ async def test_an_unknown_outcome_is_never_sent_again(
     node = quorum.nodes[0]
     node.hooks["alter_partition"] = lambda request: lost
     with pytest.raises(ConnectionLost) as unknown:
-        await member.operations.alter_partition(hand_over(T0), timeout=0.5)
+        await member.operations.alter_partition([altered(member, T0)], timeout=0.5)
     assert unknown.value.sent
     assert node.seen["alter_partition"] == 1
 
@@ -217,14 +228,14 @@ async def test_a_request_that_was_not_sent_is_repeated(quorum: FakeQuorum, membe
     await mirror(member)
     _, connection = await member.channel.connection("admin", timeout=5)
     connection.close()
-    assert await member.operations.alter_partition(hand_over(T0)) == {T0: 108}
+    assert await member.operations.alter_partition([altered(member, T0)]) == {T0: 108}
 
 
 async def test_stale_broker_epoch_is_an_error_of_the_whole(quorum: FakeQuorum, member: TargetCluster) -> None:
     await mirror(member)
     quorum.nodes[0].hooks["alter_partition"] = lambda request: {"error_code": 77, "topics": []}
     with pytest.raises(BrokerError, match="STALE_BROKER_EPOCH"):
-        await member.operations.alter_partition(hand_over(T0))
+        await member.operations.alter_partition([altered(member, T0)])
 
 
 async def test_election_that_is_not_needed_is_done(member: TargetCluster) -> None:
@@ -326,12 +337,7 @@ async def test_a_hand_over_is_sent_in_the_name_of_each_leader(
     quorum.nodes[0].hooks["alter_partition"] = lambda request: asked.append(
         (request.broker_id, request.broker_epoch)
     )
-    items = [
-        AlterPartitionItem(T0, (900, 1, 2), leader=900),
-        AlterPartitionItem(
-            T1, (901, 900, 2, 1), leader=901, leader_broker_epoch=member.image.brokers[901].epoch
-        ),
-    ]
+    items = [altered(member, T0), altered(member, T1, 901, 900, 2, 1)]
     assert await member.operations.alter_partition(items) == {T0: 108, T1: 108}
     assert asked == [(b, quorum.brokers[b].epoch) for b in (900, 901)]
 
@@ -340,9 +346,11 @@ async def test_a_leader_that_registered_anew_is_not_asked_for(
     quorum: FakeQuorum, member: TargetCluster
 ) -> None:
     await two_leaders(quorum, member)
-    item = AlterPartitionItem(T1, (901, 2, 1), leader=901, leader_broker_epoch=7)
-    assert await member.operations.alter_partition([item]) == {T1: 77}
-    assert await member.operations.alter_partition([item._replace(leader=902)]) == {T1: 6}
+    item = altered(member, T1, 901, 2, 1)
+    old = replace(item, leader=item.leader._replace(broker_epoch=7))
+    other = replace(item, leader=item.leader._replace(broker_id=902))
+    assert await member.operations.alter_partition([old]) == {T1: 77}
+    assert await member.operations.alter_partition([other]) == {T1: 6}
     assert quorum.nodes[0].seen["alter_partition"] == 0
 
 
@@ -350,7 +358,7 @@ async def test_one_lost_request_of_two_leaves_the_other_answer(
     quorum: FakeQuorum, member: TargetCluster
 ) -> None:
     await two_leaders(quorum, member)
-    items = [AlterPartitionItem(T0, (900, 1, 2)), AlterPartitionItem(T1, (901, 2, 1), leader=901)]
+    items = [altered(member, T0), altered(member, T1, 901, 2, 1)]
 
     quorum.nodes[0].hooks["alter_partition"] = lambda request: SILENCE
     with pytest.raises(ConnectionLost) as lost:
@@ -371,7 +379,7 @@ async def test_one_refused_request_of_two_is_the_answer_for_its_partitions_only(
     quorum.nodes[0].hooks["alter_partition"] = lambda request: (
         {"error_code": 77} if request.broker_id == 901 else None
     )
-    items = [AlterPartitionItem(T0, (900, 1, 2)), AlterPartitionItem(T1, (901, 2, 1), leader=901)]
+    items = [altered(member, T0), altered(member, T1, 901, 2, 1)]
     assert await member.operations.alter_partition(items) == {T0: 108, T1: 77}
 
 

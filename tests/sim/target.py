@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from linker.membership.alter_partition import AlterPartitionItem
-from tests.controller.kraft_model import Alter, Image, Kraft
+from controller.alter_partition import AlterPartitionItem, IsrMember, alter_partition_item
+from tests.controller.kraft_model import Image, Kraft
 from tests.sim.loop import Process
 from tests.sim.network import NoAnswer
 from wire.errors import BrokerError, ConnectionLost, LinkerError, RequestTimedOut
@@ -204,21 +204,16 @@ class Operations:
     async def alter_partition(
         self, items: Sequence[AlterPartitionItem], *, timeout: float
     ) -> dict[TopicPartition, int]:
-        by_leader: dict[tuple[int, int], list[AlterPartitionItem]] = {}
-        brokers = self._metadata.image.brokers
+        by_leader: dict[IsrMember, list[AlterPartitionItem]] = {}
         for item in items:
-            leader = -1 if item.leader is None else item.leader
-            epoch = item.leader_broker_epoch
-            if epoch is None:
-                epoch = brokers[leader].epoch if leader in brokers else -1
-            by_leader.setdefault((leader, epoch), []).append(item)
+            by_leader.setdefault(item.leader, []).append(item)
         codes: dict[TopicPartition, int] = {}
         errors: list[LinkerError] = []
-        for (leader, epoch), chosen in by_leader.items():
+        for leader, chosen in by_leader.items():
             try:
-                codes |= await self._alter(leader, epoch, chosen, timeout)
+                codes |= await self._alter(leader, chosen, timeout)
             except BrokerError as error:
-                codes |= {item.topic_partition: int(error.code) for item in chosen}
+                codes |= {item.tp: int(error.code) for item in chosen}
             except LinkerError as error:
                 errors.append(error)
         if errors and not codes:
@@ -226,24 +221,14 @@ class Operations:
         return codes
 
     async def _alter(
-        self, leader: int, epoch: int, items: Sequence[AlterPartitionItem], timeout: float
+        self, leader: IsrMember, items: Sequence[AlterPartitionItem], timeout: float
     ) -> dict[TopicPartition, int]:
         target, rng = self._target, self._target.world.rng_target
         world = target.world
-        alters = [
-            Alter(
-                item.topic_partition,
-                TOPIC_ID,
-                -1 if item.leader_epoch is None else item.leader_epoch,
-                -1 if item.partition_epoch is None else item.partition_epoch,
-                tuple(zip(item.new_isr, item.broker_epochs or [-1] * len(item.new_isr), strict=True)),
-            )
-            for item in items
-        ]
 
         def carry_out() -> dict[TopicPartition, int]:
-            answer = target.kraft.alter_partition(leader, epoch, alters)
-            world.note(f"kraft: AlterPartition of {leader}: {answer}")
+            answer = target.kraft.alter_partition(leader, items)
+            world.note(f"kraft: AlterPartition of {leader.broker_id}: {answer}")
             if isinstance(answer, int):
                 raise BrokerError(answer)
             return answer
@@ -260,18 +245,7 @@ class Operations:
     async def alter_isr(
         self, wished: Mapping[TopicPartition, Sequence[int]], *, timeout: float
     ) -> dict[TopicPartition, int]:
-        items = []
-        for tp, isr in wished.items():
-            view = self._metadata.image.topics_by_name[tp.topic].partitions[tp.partition]
-            items.append(
-                AlterPartitionItem(
-                    tp,
-                    tuple(isr),
-                    leader_epoch=view.leader_epoch,
-                    partition_epoch=view.partition_epoch,
-                    leader=view.leader,
-                )
-            )
+        items = [alter_partition_item(self._metadata.image, tp, isr) for tp, isr in wished.items()]
         return await self.alter_partition(items, timeout=timeout)
 
     async def elect_preferred(
