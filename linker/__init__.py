@@ -5,13 +5,14 @@
 - `cli/`: the command line: `linker`
 - `config/`: the configuration file: sections, properties, secrets, and checks of them
 - `fleet/`: the fleet's ports over this process: router, fetcher, target and transport
+- `link_broker`: LinkBroker is the sidecar as a broker of one cluster: membership, listeners, followers' side and router of
+  it
 - `links/`: one link at work: its source, its mirrors, and their copies at the target
 - `manual_steps`: commands that an operator has to run at a cluster where the sidecar cannot
 - `membership/`: membership in the target cluster: the sidecar as a broker of a KRaft cluster
 - `process/`: the sidecar's own process: logging, files, children, memory, early listeners
 - `promote/`: a promote or a failover from the first check to the last AlterPartition
-- `running`: a sidecar as it runs, for what is done beside it: the admin API's service, the link controller's duties,
-  the metrics
+- `running`: a sidecar as it runs, for the admin API's service, the link controller's duties and the metrics
 - `service/`: the service behind the admin API: requests become checks, decisions and work for the links
 - `sidecar`: the sidecar process: fleet, membership, listeners, links and admin API put together, and taken apart in
   order

@@ -1,8 +1,8 @@
-"""A sidecar as it runs, for what is done beside it: the admin API's service, the link controller's duties, the metrics."""
+"""A sidecar as it runs, for the admin API's service, the link controller's duties and the metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from fetcher.budget import MemoryBudget
@@ -10,10 +10,9 @@ from fleet.balancer import Balancer
 from fleet.shared_controller import SharedController
 from linker.config.model import Config
 from linker.fleet.fleet import Fleet
+from linker.link_broker import LinkBroker
 from linker.links.running import RunningLinks
-from linker.membership import AdvertisedListener, TargetCluster
-from router.dispatch import Router
-from wire.server.listener import Listener
+from linker.membership import TargetCluster
 from wire.server.partial_frames import PartialFrames
 
 
@@ -25,20 +24,17 @@ class Running:
     version: str
     controller: SharedController
     fleet: Fleet
+    #: The sidecar as a broker of the target, and its membership there.
+    broker: LinkBroker
     target: TargetCluster
-    router: Router
     links: RunningLinks
     budget: MemoryBudget
     partial: PartialFrames
-    listeners: Sequence[Listener]
-    advertised: Sequence[AdvertisedListener]
-    #: Broker ids of all sidecars that this store knows.
+    #: Broker ids of all sidecars in the target.
     link_brokers: Callable[[], frozenset[int]]
     #: None while this sidecar is not the link controller of a fleet.
     balancer: Callable[[], Balancer | None]
     #: None when brokers, clients and requests are served, else why not.
     not_ready: Callable[[], str | None]
-    #: StillHosting while a partition of the target names us.
-    check_may_leave: Callable[[], None]
     #: Unregister within that many seconds, then end: shortly after, so that whoever asked gets the answer.
     leave: Callable[[float], Awaitable[None]]

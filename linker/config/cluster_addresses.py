@@ -67,7 +67,7 @@ async def one_cluster(cluster: Cluster) -> None:
     if len(set(told.values())) > 1:
         shown = "; ".join(f"{address} is of cluster {one}" for address, one in told.items())
         raise PreflightError(
-            f"target.bootstrap.servers lead to different clusters: {shown}. Take out the wrong ones"
+            f"{cluster.name}.bootstrap.servers lead to different clusters: {shown}. Take out the wrong ones"
         )
 
 

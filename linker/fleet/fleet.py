@@ -11,7 +11,6 @@ import contextlib
 import logging
 import uuid
 
-from controller.state import SidecarIdentity
 from fleet.channel import MemberChannel
 from fleet.fleet_controller import FleetController
 from fleet.member import Member
@@ -26,9 +25,9 @@ from linker import __version__
 from linker.checks.this_machine import CannotListen
 from linker.config.model import Config
 from linker.fleet.clock import lease_clock
+from linker.fleet.identity import IdentityFile, TargetIdentity
 from linker.fleet.ports import RouterLease, SidecarPorts
 from linker.fleet.process import SidecarProcess
-from linker.membership import Identity
 from linker.stores import open_store
 from linker.stores.measured import MeasuredStore
 from wire.client.cluster import Cluster
@@ -95,7 +94,12 @@ class Fleet:
             endless_leases=self.alone,
             cluster_id=lambda: cluster_id,
         )
-        self._identity: Identity | None = None
+        self.identity = TargetIdentity(
+            sidecar.broker_id,
+            None if self.alone else IdentityFile(sidecar.state_dir / "identity.json"),
+            self.controller,
+            self.session,
+        )
         self.clock = lease_clock
 
     @classmethod
@@ -198,49 +202,8 @@ class Fleet:
         finally:
             self.controller.listeners.discard(look)
 
-    # Who this sidecar is at the target.
-
-    def identity(self) -> Identity:
-        """The one to register with, a new one if there is none. Call when the state is loaded, or in a fleet at any time."""
-        broker_id = self.config.sidecar.broker_id
-        if self._identity is None:
-            self._identity = self._kept_identity(broker_id) or Identity.create(broker_id)
-            if self._process is not None:
-                self._process.save_identity(self._identity)
-        return self._identity
-
-    def _kept_identity(self, broker_id: int) -> Identity | None:
-        if self._process is not None:
-            kept = self._process.identity()
-            if kept is not None and kept.broker_id == broker_id:
-                return kept
-        stored = self.controller.image.identities.get(broker_id)
-        if stored is None or stored.incarnation_id == bytes(16):
-            return None
-        return Identity(
-            broker_id, stored.incarnation_id, stored.log_dir_id, stored.broker_epoch, stored.cluster_id
-        )
-
-    async def save_identity(self, identity: Identity) -> None:
-        """Durable when it returns."""
-        self._identity = identity
-        if self._process is not None:
-            await asyncio.to_thread(self._process.save_identity, identity)
-            return
-        await self.controller.save_identity(
-            SidecarIdentity(
-                broker_id=identity.broker_id,
-                incarnation_id=identity.incarnation_id,
-                log_dir_id=identity.log_dir_id,
-                broker_epoch=identity.broker_epoch,
-                cluster_id=identity.cluster_id,
-                session=self.session,
-            )
-        )
-
     def _hello(self) -> Hello:
-        # A fleet's identity is kept in the state directory; after a move from another store it comes from the state.
-        kept = self._identity or (None if self._process is None else self._process.identity())
+        kept = self.identity.known()
         return Hello(
             broker_id=self.config.sidecar.broker_id,
             session=self.session,

@@ -53,7 +53,7 @@ class Produces(Protocol):
 
 
 class HandOvers:
-    """One per sidecar."""
+    """One per router: the fences, the held produces and the metadata log are of one cluster."""
 
     def __init__(self, router: Produces, known: Known) -> None:
         self._router = router

@@ -57,6 +57,12 @@ class RunningLinks(Mapping[str, LinkRuntime]):
         runtime = self._links.get(name)
         return None if runtime is None else runtime.refuses
 
+    def holds_reads(self, name: str, client_id: str | None) -> bool:
+        """Whether a consumer of this client id must not read the link's mirrors before their promote. Asked per partition
+        of each fetch."""
+        runtime = self._links.get(name)
+        return runtime is not None and runtime.reads.holds(client_id)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._links)
 

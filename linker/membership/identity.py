@@ -15,6 +15,9 @@ from typing import Final, NamedTuple
 from wire.metadata.image import ClusterImage
 from wire.metadata.schemas import KAFKA_VERSION
 
+#: SecurityProtocol.id
+PROTOCOL_IDS: Final[Mapping[str, int]] = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
 
 class AdvertisedListener(NamedTuple):
     """One endpoint of the sidecar as the target's clients and brokers see it."""
@@ -22,12 +25,12 @@ class AdvertisedListener(NamedTuple):
     name: str
     host: str
     port: int
-    security_protocol: int  # SecurityProtocol.id: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL
+    security_protocol: int  # of PROTOCOL_IDS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this sidecar is in the target; must outlive the process."""
+    """The sidecar as one cluster knows it; must outlive the process."""
 
     broker_id: int
     incarnation_id: bytes

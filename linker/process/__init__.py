@@ -13,6 +13,7 @@
 - `own_certificates`: the certificates that this sidecar shows others, and when each of them ends (metric
   linker_certificate_expiry_seconds)
 - `private_files`: permissions: only the sidecar's user may read its files
+- `state_files`: small JSON files of the state directory: read whole or refused, written whole or not at all
 - `upstreams`: raw channels to real brokers of the target, one for each client: what the client says is relayed on
   them, its login too
 """

@@ -144,7 +144,7 @@ class FleetService(SidecarViews):
         ]
         try:
             if dry_run:
-                self._sidecar.check_may_leave()
+                self._sidecar.broker.check_may_leave()
             else:
                 await self._sidecar.leave(_LEAVE_TIMEOUT)
         except StillHosting as error:

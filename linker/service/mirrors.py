@@ -97,7 +97,7 @@ class MirrorChanges(ServiceBase):
             if not dry_run:
                 for mirror in mirrors:
                     # A topic of this name may have been promoted, and deleted, in an earlier life.
-                    self._sidecar.router.unfence(mirror.topic_partitions())
+                    self._sidecar.broker.router.unfence(mirror.topic_partitions())
                     await self._sidecar.controller.create_mirror(mirror)
                     runtime.bring_up.ask(mirror.topic)  # at once: the next one may not get that far
         return ChangeResult(

@@ -65,7 +65,7 @@ class SidecarViews(ServiceBase):
             version=self._sidecar.version,
             advertised_listeners=[
                 f"{listener.name}://{format_address(listener.host, listener.port)}"
-                for listener in self._sidecar.advertised
+                for listener in self._sidecar.broker.advertised
             ],
             rack=target.registration.rack,
             controller=self._sidecar.controller.is_head,

@@ -17,6 +17,7 @@ from controller.group_phases import GroupPhase
 from controller.groups import GateKind
 from controller.phases import Phase
 from controller.state import Attempt, GroupProtocol, JobStatus, MirrorGroup, MirrorTopic
+from fetcher.directory import MirrorDirectory
 from fleet.fleet_controller import FleetController
 from fleet.settings import FleetSettings
 from fleet.shared_controller import NotTheController
@@ -80,7 +81,10 @@ async def a_sidecar(files: Path | None = None, **links: dict[str, str]) -> Async
     )
     hub = SimpleNamespace(first_fetches=SimpleNamespace(watch=None))
     router: Any = SimpleNamespace(hub=hub, stats=RouterStats())
-    sidecar.target, sidecar.router = target, router
+    broker: Any = SimpleNamespace(
+        membership=target, router=router, copies=MirrorDirectory(), link_brokers=lambda: frozenset({900})
+    )
+    sidecar.target = broker
     async with TaskGroup() as group:
         sidecar.links.group = group
         for name, properties in links.items():
@@ -279,7 +283,7 @@ async def a_held_group(sidecar: Sidecar, link: dict[str, str]) -> AsyncIterator[
         fake.add_topic("t", partitions=1)
         cluster = Cluster("target", fake.bootstrap, ClientSecurity.plaintext(), "test")
         await cluster.connect()
-        target: Any = sidecar.target
+        target: Any = sidecar.target.membership
         target.cluster = cluster
         await controller.create_link("east", "east", link)
         await controller.create_mirror(

@@ -1,0 +1,289 @@
+"""LinkBroker is the sidecar as a broker of one cluster: membership, listeners, followers' side and router of it.
+
+The target has one, and a cluster that the sidecar joins beside it has another one. They share the process (buffers, the
+budget of half received requests, sockets bound early), and nothing else: broker id, identity, metadata image, mirrored
+partitions, fences and numbers are each one's own.
+
+    async with TaskGroup() as group:
+        running = group.create_task(broker.run())
+        await broker.join(timeout)     # registered; the image is the cluster's
+        await broker.serve(timeout)    # listeners open, unfenced
+        running.cancel()
+    await broker.close()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from fetcher.directory import MirrorDirectory
+from fetcher.followers import FollowerServer
+from fleet.shared_controller import SharedController
+from linker.checks.this_machine import CannotListen
+from linker.config.cluster_addresses import one_cluster
+from linker.config.model import ClientListener, Config, TargetConfig
+from linker.fleet.hand_overs import HandOvers, Leading
+from linker.fleet.ports import StateFences
+from linker.links.configs import broker_config
+from linker.links.mirrors import Mirrors
+from linker.links.replica_ends import replica_logs
+from linker.links.running import RunningLinks
+from linker.membership import AdvertisedListener, Identity, StillHosting, TargetCluster
+from linker.membership.hosting import hosted_partitions
+from linker.membership.identity import PROTOCOL_IDS, SaveIdentity
+from linker.membership.inter_broker import InterBrokerListeners
+from linker.membership.internal_topics import create_internal_topics
+from linker.process.early_bind import Doors
+from linker.process.upstreams import Upstreams, relay_security
+from linker.promote.new_leaders import wait_known
+from router.dispatch import Router
+from router.ports import LeasePort, RouterLimits, RouterPorts
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity, ListenerSecurity
+from wire.errors import LinkerError
+from wire.frames.buffers import FramePool
+from wire.frames.types import TopicPartition, format_address
+from wire.server.listener import Listener, ListenerInfo, start_listener
+from wire.server.partial_frames import PartialFrames
+from wire.task_group import TaskGroup
+from wire.together import first_error
+
+log = logging.getLogger(__name__)
+
+_LISTENER_GRACE = 2.0
+_ENDS_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkBrokerSettings:
+    """How the sidecar reaches one cluster, and how that cluster reaches it."""
+
+    #: The cluster's name in messages, and the section of the configuration that says how to reach it.
+    cluster: str
+    client: TargetConfig
+    broker_id: int
+    listeners: Sequence[ClientListener]
+    #: The ssl.* properties of one listener.
+    listener_properties: Callable[[str], Mapping[str, str]]
+    rack: str | None = None
+
+    @classmethod
+    def of_target(cls, config: Config) -> LinkBrokerSettings:
+        sidecar = config.sidecar
+        return cls(
+            cluster="target",
+            client=config.target,
+            broker_id=sidecar.broker_id,
+            listeners=sidecar.client_listeners(),
+            listener_properties=sidecar.listener_properties,
+            rack=sidecar.rack,
+        )
+
+
+async def connect_cluster(settings: LinkBrokerSettings, stack: contextlib.AsyncExitStack) -> Cluster:
+    """The cluster as a client sees it, closed by the stack. It tells its id before anything joins it."""
+    properties = settings.client.client_properties()
+    with settings.client.hiding_values():
+        security = ClientSecurity.from_properties(properties)
+    cluster = Cluster(
+        settings.cluster,
+        settings.client.bootstrap_servers(),
+        security,
+        properties.get("client.id", f"kafka-linker-{settings.broker_id}"),
+        rack=settings.rack,
+    )
+    stack.push_async_callback(cluster.close)
+    await cluster.connect()
+    await one_cluster(cluster)
+    return cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedBuffers:
+    """Memory and sockets of the process, for all its link brokers."""
+
+    frames: FramePool
+    partial: PartialFrames
+    doors: Doors
+
+
+class LinkBroker:
+    """Run `run` beside `join` and `serve`, and `close` it last: nothing of it is left then."""
+
+    def __init__(
+        self,
+        settings: LinkBrokerSettings,
+        cluster: Cluster,
+        identity: Identity,
+        save: SaveIdentity,
+        *,
+        controller: SharedController,
+        links: RunningLinks,
+        lease: LeasePort,
+        other_link_brokers: Callable[[], Collection[int]],
+        shared: SharedBuffers,
+    ) -> None:
+        """`controller` and `links`: those that mirror into this cluster. The state is loaded."""
+        self._settings = settings
+        self._controller = controller
+        self._other_link_brokers = other_link_brokers
+        self._shared = shared
+        self._stack = contextlib.AsyncExitStack()
+        properties = settings.client.client_properties()
+        with settings.client.hiding_values():
+            upstreams = Upstreams(relay_security(properties))
+            controller_security = ClientSecurity.from_properties(settings.client.controller_properties())
+        self.listeners: list[Listener] = []
+        self.advertised = [
+            AdvertisedListener(
+                one.name, one.advertised_host, one.advertised_port, PROTOCOL_IDS[one.security_protocol]
+            )
+            for one in settings.listeners
+        ]
+        self.membership = TargetCluster(
+            cluster,
+            controller_security=controller_security,
+            identity=identity,
+            save=save,
+            listeners=self.advertised,
+            controller_bootstrap=settings.client.controller_bootstrap_servers() or (),
+            rack=settings.rack,
+            client_id=cluster.client_id,
+        )
+        membership = self.membership
+        self.inter_broker = InterBrokerListeners(
+            lambda broker, name, timeout: broker_config(cluster, broker, name, timeout=timeout),
+            lambda: membership.image.brokers.keys() - self.link_brokers(),
+            [one.name for one in self.advertised],
+        )
+        self.copies = MirrorDirectory()
+        self.followers = FollowerServer(
+            self.copies,
+            lambda: membership.image,
+            membership.broker_id,
+            ends=partial(replica_logs, cluster, timeout=_ENDS_TIMEOUT),
+        )
+        self.copies.listeners.append(self.followers.mirror_added)
+        self.mirrors = Mirrors(
+            lambda: controller.image,
+            membership.image,
+            self.copies,
+            links.forwards,
+            membership.broker_id,
+            links.refuses,
+        )
+        self.router = Router(
+            RouterPorts(
+                broker_id=membership.broker_id,
+                mirrors=self.mirrors,
+                image=lambda: membership.image,
+                source=links.source,
+                target=lambda: cluster,
+                local_log=lambda tp: self.copies(tp.topic, tp.partition),
+                followers=self.followers,
+                open_upstream=upstreams,
+                events=self,
+                link_brokers=self.link_brokers,
+                lease=lease,
+                inter_broker_listeners=self.inter_broker,
+                holds_reads=links.holds_reads,
+            ),
+            RouterLimits(),
+        )
+        self._stack.push_async_callback(membership.close)
+        self._stack.push_async_callback(self.router.close)
+        self.hand_overs = HandOvers(self.router, self._wait_known)
+        self.fences = StateFences(self.router, lambda: controller.image, self.hand_overs.look)
+
+    def link_brokers(self) -> frozenset[int]:
+        """Broker ids of all sidecars in this cluster."""
+        return frozenset({self.membership.broker_id, *self._other_link_brokers()})
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follow the metadata log and send heartbeats until cancelled; the first final error ends it."""
+        name = self._settings.cluster
+        try:
+            async with TaskGroup() as group:
+                group.create_task(self.membership.run(), name=f"{name} membership")
+                group.create_task(self.inter_broker.run(), name=f"{name} inter-broker listeners")
+        except* LinkerError as errors:
+            raise first_error(errors) from None
+
+    async def join(self, timeout: float) -> None:
+        """Registered when it returns, with mirrors and fences as the state has them."""
+        await create_internal_topics(self.membership, timeout)
+        await self.membership.join(timeout)
+        self.mirrors.rebuild()
+        self.fences.rebuild()
+        for listener in (self.mirrors.on_records, self.fences.on_records):
+            self._controller.listeners.add(listener)
+            self._stack.callback(self._controller.listeners.discard, listener)
+        self._stack.callback(self.membership.metadata.subscribe(self.hand_overs.on_target_change))
+
+    async def serve(self, timeout: float) -> None:
+        """The listeners are open and the cluster has unfenced us when it returns."""
+        for one in self._settings.listeners:
+            await self._listen(one)
+        await self.membership.serve(timeout)
+
+    async def _listen(self, one: ClientListener) -> None:
+        properties = {
+            **self._settings.listener_properties(one.name),
+            "security.protocol": one.security_protocol,
+        }
+        try:
+            listener = await start_listener(
+                one.bind_host,
+                one.port,
+                ListenerInfo(one.name, one.security_protocol),
+                ListenerSecurity.from_properties(properties),
+                self.router,
+                bound=self._shared.doors.take(one.bind_host, one.port),
+                alloc=self._shared.frames.take,
+                partial=self._shared.partial,
+            )
+        except OSError as error:
+            raise CannotListen(
+                f"listener {one.name}: cannot bind to {format_address(one.host, one.port)}: {error.strerror or error}"
+            ) from error
+        self.listeners.append(listener)
+        self._stack.push_async_callback(listener.close, _LISTENER_GRACE)
+
+    def check_may_leave(self) -> None:
+        """StillHosting while a partition of the cluster names us."""
+        leads, hosts = hosted_partitions(self.membership.image, self.membership.broker_id)
+        if leads or hosts:
+            raise StillHosting(self.membership.broker_id, leads, hosts)
+
+    async def close(self) -> None:
+        """Listeners, router and connections to controllers. The cluster as a client sees it belongs to its maker."""
+        await self._stack.aclose()
+
+    async def _wait_known(self, tps: Collection[TopicPartition], leading: Leading, timeout: float) -> bool:
+        membership = self.membership
+        return await wait_known(
+            membership.cluster, membership.image, tps, self.link_brokers(), leading=leading, timeout=timeout
+        )
+
+    # --- router.ports.RouterEvents -----------------------------------------------------------------------------------
+
+    def forwarding_refused(self, link: str, reason: str) -> None:
+        log.error("link %s: the source refuses forwarded produces: %s", link, reason)
+
+    def reader_held(self, link: str, topic: str, client_id: str, host: str) -> None:
+        log.warning(
+            "link %s: client %r at %s is held: it gets no records of %s (and finds it empty) until the promote, because "
+            "its client id matches unpromoted_reads_hold; to let it read: linker link update %s --option "
+            "unpromoted_reads_allow=...",
+            link,
+            client_id,
+            host,
+            topic,
+            link,
+        )
