@@ -62,6 +62,10 @@ class PendingTransaction:
     producer_id: int = -1  # of the current one; -1: to be begun
     producer_epoch: int = -1
 
+    def __post_init__(self) -> None:
+        if self.current not in (0, 1):
+            raise ValueError(f"current is {self.current}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateRecord:

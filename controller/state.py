@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from controller.group_phases import GroupPhase
 from controller.groups import GateKind, GateRecord
+from controller.json_fields import ADDED_LATER, WRITTEN_IF_SET
 from controller.phases import Phase
 from wire.frames.types import TopicId, TopicPartition
 
@@ -21,9 +22,7 @@ class Link:
 
     name: str
     source_cluster_id: str
-    properties: Mapping[
-        str, str
-    ]  # source client properties; secrets only as ${env:..} / ${file:..} references
+    properties: Mapping[str, str]  # of the source client; secrets only as ${env:..} / ${file:..} references
     options: Mapping[str, JsonValue] = field(default_factory=dict)
     created_at: int = 0  # wall clock, ms
 
@@ -44,7 +43,8 @@ class MirrorTopic:
     copied_configs: Mapping[str, str] = field(default_factory=dict)
     # Overrides that promote has to change: name -> value, None meaning "no override".
     restore_configs: Mapping[str, str | None] = field(default_factory=dict)
-    configs_from_target: tuple[str, ...] = ()  # whose value is the target's own, as the operator asked
+    # Whose value is the target's own, as the operator asked
+    configs_from_target: tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
     created_at: int = 0
 
     def topic_partitions(self) -> tuple[TopicPartition, ...]:
@@ -74,8 +74,7 @@ class Attempt:
     partition_epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbortedTransaction:
+class AbortedTransaction(NamedTuple):
     """One that was open in what was copied of a dead source, and was ended by a marker after the failover."""
 
     producer_id: int
@@ -169,7 +168,8 @@ class ReplicaValidation:
     digest: str  # of the replica's batches of [start, through), independent of their order
     source_digest: str  # of the source's; the two differ only by what `lawful` counts
     lawful: Mapping[str, int] = field(default_factory=dict)  # what differs and may (compaction, say), by kind
-    missing: MissingRecords | None = None  # what the source has before the replica's log start
+    # What the source has before the replica's log start
+    missing: MissingRecords | None = field(default=None, metadata=WRITTEN_IF_SET)
     at: int  # wall clock, ms: when it was compared last
 
 
@@ -228,7 +228,7 @@ class PromoteEvidence:
     records: int = 0
     bytes: int = 0
     mismatches: int = 0
-    missing_records: int = 0  # that the source has before the log starts of replicas
+    missing_records: int = field(default=0, metadata=ADDED_LATER)  # the source's, before replicas' log starts
     trouble: str | None = None
     html: str | None = None  # paths on the sidecar that wrote them
     json: str | None = None
@@ -256,15 +256,16 @@ class PromoteJob:
     reason: str | None = None
     phases_ms: Mapping[str, float] = field(default_factory=dict)
     validation: ValidationPolicy = ValidationPolicy.SKIP
-    accept_missing: int = 0  # records that replicas may lack before their log start, all partitions together
-    requested_by: str | None = None
+    # Records that replicas may lack before their log start, all partitions together
+    accept_missing: int = field(default=0, metadata=WRITTEN_IF_SET)
+    requested_by: str | None = field(default=None, metadata=WRITTEN_IF_SET)
     warnings: tuple[str, ...] = ()  # what did not keep it from happening, and somebody should know
     evidence: PromoteEvidence | None = None  # None: nothing was promoted yet, or nothing is to be proved
     # Topics whose source refuses writes because of this job, or may: noted before it is asked to, and taken out when it
     # certainly accepts them again. What is left when the topic has ended is left for good.
     source_fenced: tuple[str, ...] = ()
     # Of these, topics that had ended when their mirror was deleted: closed for good, which nothing else tells any more.
-    closed_for_good: tuple[str, ...] = ()
+    closed_for_good: tuple[str, ...] = field(default=(), metadata=WRITTEN_IF_SET)
 
     @property
     def topics(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from controller.gate_codec import decode_gate, encode_gate
+from controller.codec import decode_gate, encode_gate
 from controller.groups import GateKind, GateRecord
 from groups.gates import Coordinators, Gate, GateSettings, OffsetAndMetadata, make_gate, plan_gate
 from tests.fakes import FakeCluster

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.gate_codec import decode_gate, encode_gate
+from controller.codec import decode_gate, encode_gate
 from controller.groups import (
     ClassicMember,
     ConsumerMember,

@@ -13,7 +13,7 @@ import confluent_kafka.admin
 import kafka as kafka_python
 from aiokafka import AIOKafkaConsumer
 
-from controller.gate_codec import decode_gate, encode_gate
+from controller.codec import decode_gate, encode_gate
 from controller.groups import GateKind, GateRecord
 from groups.gates import Coordinators, Gate, OffsetAndMetadata, make_gate, plan_gate
 from tests.real.kafka_admin import kafka_admin
