@@ -11,6 +11,7 @@ from typing import NamedTuple
 from controller import codec, keys
 from controller.operations import Delete, Operation, Put, Versioned
 from controller.state import (
+    UNBOUND,
     Entity,
     JobStatus,
     Link,
@@ -53,6 +54,9 @@ class ControllerImage:
         self.identities: dict[int, SidecarIdentity] = {}
         self.groups: dict[tuple[str, str], MirrorGroup] = {}
         self.versions: dict[str, int] = {}  # path -> version in the store
+        # Indexes: a link may have thousands of mirrors, and each change asks for one of them.
+        self._by_topic: dict[str, tuple[str, str]] = {}
+        self._by_topic_id: dict[bytes, tuple[str, str]] = {}
 
     @classmethod
     def load(cls, nodes: Mapping[str, Versioned], controller_epoch: int = 0) -> ControllerImage:
@@ -91,7 +95,13 @@ class ControllerImage:
 
     def mirror_of_topic(self, topic: str) -> MirrorTopic | None:
         """The mirror of a target topic, of any link: a target topic belongs to one link at most."""
-        return next((mirror for (_, name), mirror in self.mirrors.items() if name == topic), None)
+        key = self._by_topic.get(topic)
+        return None if key is None else self.mirrors.get(key)
+
+    def mirror_of_topic_id(self, topic_id: bytes) -> MirrorTopic | None:
+        """The mirror that is bound to a topic id of the target."""
+        key = self._by_topic_id.get(topic_id)
+        return None if key is None else self.mirrors.get(key)
 
     def link_groups(self, link: str) -> list[MirrorGroup]:
         return [group for (name, _), group in sorted(self.groups.items()) if name == link]
@@ -157,7 +167,11 @@ class ControllerImage:
             case Link():
                 self.links[entity.name] = entity
             case MirrorTopic():
+                self._forget_topic(entity.link, entity.topic)
                 self.mirrors[entity.link, entity.topic] = entity
+                self._by_topic[entity.topic] = (entity.link, entity.topic)
+                if entity.topic_id != UNBOUND:
+                    self._by_topic_id[entity.topic_id] = (entity.link, entity.topic)
             case MirrorPartition():
                 self.partitions[entity.link, entity.tp] = entity
             case PartitionValidation():
@@ -198,7 +212,7 @@ class ControllerImage:
             case RemoveGroup():
                 self.groups.pop((record.link, record.group), None)
             case RemoveMirror():
-                self.mirrors.pop((record.link, record.topic), None)
+                self._forget_topic(record.link, record.topic)
                 for table in (self.partitions, self.validations):
                     for key in [k for k in table if k[0] == record.link and k[1].topic == record.topic]:
                         del table[key]
@@ -206,7 +220,7 @@ class ControllerImage:
                 self.links.pop(record.link, None)
                 self.floors.pop(record.link, None)
                 for mirror_key in [k for k in self.mirrors if k[0] == record.link]:
-                    del self.mirrors[mirror_key]
+                    self._forget_topic(*mirror_key)
                 for table in (self.partitions, self.validations):
                     for key in [k for k in table if k[0] == record.link]:
                         del table[key]
@@ -214,3 +228,13 @@ class ControllerImage:
                     del self.jobs[job_key]
                 for group_key in [k for k in self.groups if k[0] == record.link]:
                     del self.groups[group_key]
+
+    def _forget_topic(self, link: str, topic: str) -> None:
+        """The mirror and its index entries. Another link may have the topic's name by now."""
+        before = self.mirrors.pop((link, topic), None)
+        if before is None:
+            return
+        if self._by_topic.get(topic) == (link, topic):
+            del self._by_topic[topic]
+        if self._by_topic_id.get(before.topic_id) == (link, topic):
+            del self._by_topic_id[before.topic_id]

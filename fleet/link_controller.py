@@ -123,23 +123,32 @@ class LinkController(ABC):
         self, mirror: MirrorTopic, states: Sequence[MirrorPartition] | None = None, *, dry_run: bool = False
     ) -> None:
         """Without states every partition starts LINKING."""
-        if states is None:
-            now = self._now()
-            states = [
-                MirrorPartition(
-                    link=mirror.link,
-                    topic=tp.topic,
-                    partition=tp.partition,
-                    since=now,
-                    controller_epoch=self.controller_epoch,
-                )
-                for tp in mirror.topic_partitions()
-            ]
-        chosen = states
+        chosen = self._linking(mirror) if states is None else states
         await self.decide(lambda image: (mirrors.create_mirror(image, mirror, chosen), None), dry_run)
 
+    async def create_mirrors(self, wanted: Sequence[MirrorTopic]) -> None:
+        """All of them in one commit, every partition LINKING."""
+        chosen = [(mirror, self._linking(mirror)) for mirror in wanted]
+        await self.decide(lambda image: (mirrors.create_mirrors(image, chosen), None))
+
+    def _linking(self, mirror: MirrorTopic) -> list[MirrorPartition]:
+        now = self._now()
+        return [
+            MirrorPartition(
+                link=mirror.link,
+                topic=tp.topic,
+                partition=tp.partition,
+                since=now,
+                controller_epoch=self.controller_epoch,
+            )
+            for tp in mirror.topic_partitions()
+        ]
+
     async def bind_mirror(self, link: str, topic: str, topic_id: TopicId) -> None:
-        await self.decide(lambda image: (mirrors.bind_mirror(image, link, topic, topic_id), None))
+        await self.bind_mirrors(link, {topic: topic_id})
+
+    async def bind_mirrors(self, link: str, ids: Mapping[str, TopicId]) -> None:
+        await self.decide(lambda image: (mirrors.bind_mirrors(image, link, ids), None))
 
     async def plan_mirror_configs(
         self, link: str, topic: str, create: Mapping[str, str], restore: Mapping[str, str | None]
@@ -171,6 +180,11 @@ class LinkController(ABC):
                 None,
             )
         )
+
+    async def establish_all(self, link: str, ready: Mapping[TopicPartition, mirrors.Establishment]) -> None:
+        """LINKING -> ACTIVE for all of them that are LINKING still, in one commit."""
+        now = self._now()
+        await self.decide(lambda image: (mirrors.establish_all(image, link, ready, now), None))
 
     async def adopt_leadership(self, link: str, changes: Mapping[TopicPartition, Leadership]) -> None:
         await self.decide(

@@ -113,6 +113,16 @@ def create_mirror(
     return [mirror, *states]
 
 
+def create_mirrors(
+    image: ControllerImage, wanted: Sequence[tuple[MirrorTopic, Sequence[MirrorPartition]]]
+) -> list[Record]:
+    """All of them or none."""
+    names = [mirror.topic for mirror, _ in wanted]
+    if len(set(names)) != len(names):
+        raise AlreadyExists("a topic is named twice")
+    return [record for mirror, states in wanted for record in create_mirror(image, mirror, states)]
+
+
 def delete_mirror(image: ControllerImage, link: str, topic: str, force: bool = False) -> list[Record]:
     """`force`: also if the topic was left closed at the source, which is still undone later while the link exists."""
     mirror_of(image, link, topic)
@@ -141,6 +151,10 @@ def bind_mirror(image: ControllerImage, link: str, topic: str, topic_id: TopicId
     if mirror.topic_id != UNBOUND:
         raise Refused(f"mirror {topic!r} of link {link!r} is bound to another topic id already")
     return [replace(mirror, topic_id=topic_id)]
+
+
+def bind_mirrors(image: ControllerImage, link: str, ids: Mapping[str, TopicId]) -> list[Record]:
+    return [record for topic, topic_id in ids.items() for record in bind_mirror(image, link, topic, topic_id)]
 
 
 def plan_mirror_configs(
@@ -226,6 +240,26 @@ def establish(
         start_offset=start_offset,
         reason=None,
     )
+
+
+class Establishment(NamedTuple):
+    """All that `establish` notes of one partition."""
+
+    leadership: Leadership
+    session_epoch: int
+    start_offset: int
+
+
+def establish_all(
+    image: ControllerImage, link: str, ready: Mapping[TopicPartition, Establishment], now: int
+) -> list[Record]:
+    """`establish` for many. One that somebody paused or deleted meanwhile is left out: it holds up no other."""
+    return [
+        record
+        for tp, one in ready.items()
+        if (state := image.partitions.get((link, tp))) is not None and state.phase is Phase.LINKING
+        for record in establish(image, link, tp, *one, now)
+    ]
 
 
 def adopt_leadership(

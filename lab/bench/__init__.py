@@ -20,6 +20,8 @@
 - `load`: fills topics quickly: the same pre-built record batch, sent again and again over raw Produce requests
 - `many_partitions`: a thousand partitions, mostly idle: how soon the link has them, what they cost when nothing
   happens, and how far behind a follower is when fifty of them are written to
+- `many_topics`: thousands of topics with one partition each: how soon a link has them, and what they cost when nothing
+  happens
 - `memory`: resident memory of a process over a stretch of time, and how many bytes it read
 - `micro/`: single functions of the hot path, without a broker
 - `mirror_maker`: mirrorMaker 2 of the same Kafka version as a process beside the link, with the configuration that

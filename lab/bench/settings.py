@@ -18,6 +18,7 @@ class Settings:
     load_seconds: float  # that producers write before a promote
     promoted: tuple[int, ...] = (1, 100, 1000)  # partitions of the topics that are promoted
     many: int = 1000  # partitions of the case with many of them
+    topics: tuple[int, ...] = (500, 1000, 2000, 5000)  # of one partition, that one link has
     clients: int = 5000  # that only hold a connection
     groups: int = 2000  # whose offsets are followed
     window_seconds: float = 5.0  # of each look at latencies, lags and idle CPU
@@ -39,6 +40,7 @@ QUICK = Settings(
     load_seconds=1.0,
     promoted=(4,),
     many=40,
+    topics=(50,),
     clients=50,
     groups=20,
     window_seconds=1.0,

@@ -129,8 +129,10 @@ class Stage:
     async def resume_mirror(self, topic: str) -> None:
         await self._ask(lambda admin: admin.resume_mirror(LINK, topic))
 
-    async def wait_all_active(self, topics: Sequence[str], timeout: float = ACTIVE_TIMEOUT) -> None:
-        """Until all of them are ACTIVE without lag."""
+    async def wait_all_active(
+        self, topics: Sequence[str], timeout: float = ACTIVE_TIMEOUT, *, pause: float = 5 * POLL
+    ) -> None:
+        """Until all of them are ACTIVE without lag; `pause`: between two looks, each of which costs the sidecar."""
         wanted, deadline = set(topics), time.monotonic() + timeout
         while True:
             mirrors = await self._ask(lambda admin: admin.list_mirrors(LINK))
@@ -139,7 +141,7 @@ class Stage:
                 return
             if time.monotonic() > deadline:
                 raise BenchError(f"{len(wanted - done)} mirrors are not active after {timeout:.0f} s")
-            await asyncio.sleep(5 * POLL)
+            await asyncio.sleep(pause)
 
     async def wait_active(self, topic: str, max_lag: int = 0) -> None:
         """Until the mirror is ACTIVE with at most that lag: for as long as the lag goes down now and then."""

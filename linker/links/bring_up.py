@@ -1,6 +1,7 @@
 """BringUp creates the mirrors at the target as the controller's state says, and repairs them.
 
-Each mirror takes the same steps, whether it is new, half made when the sidecar was killed, or was disturbed:
+Each mirror takes the same steps, whether it is new, half made when the sidecar was killed, or was disturbed. Mirrors
+take them together, a hundred at a time, so that each step is one request and one commit for all of them:
 
     intent durable -> topic exists, led by link brokers only -> bound to its id -> start offsets, E0 durable ->
     copies served -> reassignment to the real brokers open
@@ -15,9 +16,9 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
-from controller.decide.mirrors import Leadership
+from controller.decide.mirrors import Establishment, Leadership
 from controller.errors import ControllerError
 from controller.phases import ENDED, Phase
 from controller.state import UNBOUND, MirrorPartition, MirrorTopic
@@ -27,7 +28,7 @@ from fleet.link_controller import LinkController
 from linker.links import forks
 from linker.links.copy_specs import CopySpecs, start_offsets
 from linker.links.due import DueTopics
-from linker.links.leaderless import lead_again, stranded
+from linker.links.leaderless import lead_stranded
 from linker.links.reassignments import Reassignments
 from linker.links.served_copies import ServedCopies
 from linker.links.topic_shape import (
@@ -36,17 +37,20 @@ from linker.links.topic_shape import (
     leadership_of,
     led_by_others,
     on_link_brokers_alone,
-    undone_late,
 )
 from linker.membership import TargetCluster
+from linker.membership.topic_operations import NewTopic
 from wire.client.cluster import Cluster
-from wire.errors import BrokerError, LinkerError
+from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage, TopicImage
 
 log = logging.getLogger(__name__)
 
 _CALL_TIMEOUT = 15.0
+#: Mirrors that take the steps together, and their partitions. More would hold up the event loop, and the controller takes
+#: some 10,000 records at a time, a dozen of which a topic may need.
+_AT_ONCE, _PARTITIONS = 100, 500
 
 
 class BringUp:
@@ -76,6 +80,7 @@ class BringUp:
         self._fetcher = fetcher
         self.specs = CopySpecs(link, target, controller)
         self._due = DueTopics()
+        self._at_once = _AT_ONCE
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
         # By partition that a real broker leads: records that it has taken by itself, until the mirror is failed for it.
@@ -98,12 +103,12 @@ class BringUp:
         reassignment deletes their copies, and the same brokers begin again from nothing."""
         state = self._controller.image
         for topic_id in topics:
+            mirror = state.mirror_of_topic_id(topic_id)
             topic = image.topics_by_id.get(topic_id)
             if topic is not None:
                 self._served.forget_stale_positions(topic)
-        for mirror in state.link_mirrors(self._link):
-            topic = image.topics_by_name.get(mirror.topic)
-            if mirror.topic_id in topics or (topic is not None and topic.id in topics):
+                mirror = mirror or state.mirrors.get((self._link, topic.name))
+            if mirror is not None and mirror.link == self._link:
                 self.ask(mirror.topic)
 
     def ask(self, topic: str) -> None:
@@ -118,9 +123,9 @@ class BringUp:
             self._due.ask(mirror.topic, clock())
         while True:
             self._wake.clear()
-            topic = self._due.take(clock())
-            if topic is not None:
-                await self._try(topic, clock)
+            topics = self._next(clock())
+            if topics:
+                await self._try(topics, clock)
                 continue
             if not self._due.in_trouble:
                 self.settled.set()
@@ -128,17 +133,39 @@ class BringUp:
                 async with asyncio.timeout_at(self._due.next_at()):
                     await self._wake.wait()
 
-    async def _try(self, topic: str, clock: Callable[[], float]) -> None:
+    def _next(self, now: float) -> list[str]:
+        """Mirrors to look at together. One in trouble may spoil a step for all: it is not put together with new ones."""
+        topics: list[str] = []
+        partitions = 0
+        new = self._due.any_asked
+        while len(topics) < self._at_once and partitions < _PARTITIONS and self._due.any_asked == new:
+            topic = self._due.take(now)
+            if topic is None:
+                break
+            topics.append(topic)
+            mirror = self._controller.image.mirrors.get((self._link, topic))
+            partitions += 0 if mirror is None else mirror.partitions
+        return topics
+
+    async def _try(self, topics: Sequence[str], clock: Callable[[], float]) -> None:
         try:
-            await self.complete(topic)
+            refused = await self.complete_all(topics)
         except LinkerError as error:
-            if self.trouble.get(topic) != str(error):
-                log.warning("mirror %s of link %s is not complete: %s", topic, self._link, error)
-            self.trouble[topic] = str(error)
-            self._due.failed(topic, clock())
+            # Any of them may be why the step failed for all: fewer are looked at together until that is known.
+            refused = dict.fromkeys(topics, error)
+            self._at_once = max(1, self._at_once // 4)
         else:
-            self.trouble.pop(topic, None)
-            self._due.done(topic)
+            self._at_once = min(_AT_ONCE, self._at_once * 2)
+        for topic in topics:
+            why = refused.get(topic)
+            if why is None:
+                self.trouble.pop(topic, None)
+                self._due.done(topic)
+                continue
+            if self.trouble.get(topic) != str(why):
+                log.warning("mirror %s of link %s is not complete: %s", topic, self._link, why)
+            self.trouble[topic] = str(why)
+            self._due.failed(topic, clock())
 
     async def restart(self, topic: str) -> None:
         """Begin FAILED partitions again: their copies are dropped, start offset and E0 are taken anew.
@@ -175,97 +202,117 @@ class BringUp:
 
     async def complete(self, topic: str) -> None:
         """Do what is missing for one mirror; LinkerError if it cannot be done now."""
-        await self._look_for_forks(topic)
+        for error in (await self.complete_all([topic])).values():
+            raise error
+
+    async def complete_all(self, topics: Collection[str]) -> dict[str, LinkerError]:
+        """Do what is missing for these mirrors. By topic, why it cannot be done now; LinkerError if that is so for all."""
+        await self._look_for_forks(topics)
         async with self._turn:
-            mirror = self._controller.image.mirrors.get((self._link, topic))
-            if mirror is None:
-                self._fetcher.remove([tp for tp in self._fetcher.partitions if tp.topic == topic])
-                return
+            mirrors = self._mirrors(topics)
+            gone = set(topics) - {mirror.topic for mirror in mirrors}
+            if gone:
+                self._fetcher.remove([tp for tp in self._fetcher.partitions if tp.topic in gone])
+            if not mirrors:
+                return {}
             if not self._decides:
-                await self._served.follow(mirror)
-                return
-            await self._tidy(mirror)
-            found = await self._topic(mirror)
-            if found is None:
-                return
-            mirror = self._controller.image.mirrors[self._link, topic]
-            stuck, refused = await self._lead_stranded(mirror, found)
-            await self._adopt(mirror, found, stuck)
-            refused += await self._establish(mirror, found, stuck)
-            await self._served.follow(mirror)
-            await self._reassignments.open(mirror, found)
-            for error in refused:
-                raise error  # the others are copied meanwhile
-            grown = grown_at_target(mirror, found)
-            if grown is not None:
-                raise ControllerError(grown)
+                return await self._served.follow(mirrors)
+            await self._reassignments.tidy(mirrors)
+            found, refused = await self._topics(mirrors)
+            mirrors = self._mirrors(found)
+            stuck: set[TopicPartition] = set()
+            for mirror in mirrors:
+                unled, errors = await self._lead_stranded(mirror, found[mirror.topic])
+                stuck |= unled
+                if errors:
+                    refused.setdefault(mirror.topic, errors[0])
+            await self._adopt(mirrors, found, stuck)
+            _add(refused, await self._establish(mirrors, found, stuck))
+            _add(refused, await self._served.follow(mirrors))
+            _add(refused, await self._reassignments.open(mirrors, found))
+            for mirror in mirrors:
+                grown = grown_at_target(mirror, found[mirror.topic])
+                if grown is not None:
+                    refused.setdefault(mirror.topic, ControllerError(grown))
+            return refused
+
+    def _mirrors(self, topics: Iterable[str]) -> list[MirrorTopic]:
+        mirrors = self._controller.image.mirrors
+        return [mirror for topic in topics if (mirror := mirrors.get((self._link, topic))) is not None]
 
     @property
     def _decides(self) -> bool:
         """Whether this sidecar makes the target look as it should; the others only serve what they lead."""
         return self._head is None or self._head() is not None
 
-    async def _tidy(self, mirror: MirrorTopic) -> None:
-        """After a promote: a request that was to make the hand-over stale may have come later than everybody thought."""
-        found = self._target.image.topics_by_id.get(mirror.topic_id)
-        if found is None:
-            return
-        states = self._controller.image.topic_partitions(self._link, mirror.topic)
-        late = undone_late(states, found, self._link_brokers())
-        if late:
-            log.warning(
-                "the link broker is taken out of the replicas of %s again", ", ".join(map(str, late[:5]))
-            )
-            await self._target.operations.reassign(dict.fromkeys(late), timeout=_CALL_TIMEOUT)
+    async def _topics(
+        self, mirrors: Iterable[MirrorTopic]
+    ) -> tuple[dict[str, TopicImage], dict[str, LinkerError]]:
+        """The mirrors' topics at the target, without those that need nothing more; and why others are not made yet."""
+        found: dict[str, TopicImage] = {}
+        new: list[MirrorTopic] = []
+        for mirror in mirrors:
+            open_states = self._open_states(mirror.topic)
+            if not open_states:
+                continue
+            topic = self._target.image.topics_by_name.get(mirror.topic)
+            if mirror.topic_id == UNBOUND and topic is None:
+                new.append(mirror)
+            elif topic is not None and mirror.topic_id == UNBOUND:
+                if on_link_brokers_alone(topic, self._link_brokers()):
+                    found[mirror.topic] = topic
+                else:
+                    await self._fail(
+                        open_states, "a topic of this name exists at the target and is no mirror of this link"
+                    )
+            elif topic is None or topic.id != mirror.topic_id:
+                what = "deleted" if topic is None else "deleted and created again"
+                await self._fail(open_states, f"the mirror topic was {what} at the target")
+            else:
+                found[mirror.topic] = topic
+        refused: dict[str, LinkerError] = {}
+        if new:
+            made, refused = await self._target.operations.create_mirror_topics(self._plan(new))
+            for topic_id in made.values():
+                topic = self._target.image.topics_by_id.get(topic_id)
+                if topic is not None:  # else somebody has deleted it by now, and the next look sees that
+                    found[topic.name] = topic
+        await self._controller.bind_mirrors(self._link, {topic.name: topic.id for topic in found.values()})
+        for topic in found.values():
+            await self._fail_led_by_others(self._open_states(topic.name), topic)
+        return found, refused
 
-    async def _topic(self, mirror: MirrorTopic) -> TopicImage | None:
-        """The mirror's topic at the target; None if there is nothing more to do for the mirror."""
-        states = self._controller.image.topic_partitions(self._link, mirror.topic)
-        open_states = [state for state in states if state.phase not in ENDED]
-        if not open_states:
-            return None
-        found = self._target.image.topics_by_name.get(mirror.topic)
-        if mirror.topic_id == UNBOUND:
-            if found is None:
-                await self._target.operations.create_mirror_topic(
-                    mirror.topic, self._first_leaders(mirror.partitions), mirror.copied_configs
-                )
-                found = self._target.image.topics_by_name[mirror.topic]
-            elif not on_link_brokers_alone(found, self._link_brokers()):
-                await self._fail(
-                    open_states, "a topic of this name exists at the target and is no mirror of this link"
-                )
-                return None
-            await self._controller.bind_mirror(self._link, mirror.topic, found.id)
-        elif found is None or found.id != mirror.topic_id:
-            what = "deleted" if found is None else "deleted and created again"
-            await self._fail(open_states, f"the mirror topic was {what} at the target")
-            return None
-        await self._fail_led_by_others(open_states, found)
-        return found
+    def _open_states(self, topic: str) -> list[MirrorPartition]:
+        states = self._controller.image.topic_partitions(self._link, topic)
+        return [state for state in states if state.phase not in ENDED]
 
-    def _first_leaders(self, partitions: int) -> dict[int, list[int]]:
-        """A sidecar that drains is not among them."""
+    def _plan(self, mirrors: Iterable[MirrorTopic]) -> dict[str, NewTopic]:
+        """New topics: each partition on link brokers alone, the one that leads the least its leader."""
         image, own = self._target.image, self._target.broker_id
         head = None if self._head is None else self._head()
         alive = {own} if head is None else head.alive() - head.draining()
         ready = sorted(b for b in alive if b in image.brokers and not image.brokers[b].fenced)
         states = self._controller.image.partitions.values()
         led = Counter(state.leader for state in states if state.phase not in ENDED)
-        return first_leaders(partitions, ready or [own], led, self._link_replicas)
+        planned: dict[str, NewTopic] = {}
+        for mirror in mirrors:
+            chosen = first_leaders(mirror.partitions, ready or [own], led, self._link_replicas)
+            led.update(replicas[0] for replicas in chosen.values())
+            planned[mirror.topic] = NewTopic(chosen, mirror.copied_configs)
+        return planned
 
-    async def _look_for_forks(self, topic: str) -> None:
+    async def _look_for_forks(self, topics: Iterable[str]) -> None:
         """Before the turn, which other mirrors wait for: the brokers asked may be slow, or away."""
-        mirror = self._controller.image.mirrors.get((self._link, topic))
-        found = None if mirror is None else self._target.image.topics_by_id.get(mirror.topic_id)
-        if found is None or not self._decides:
+        if not self._decides:
             return
-        states = [
-            state
-            for state in self._controller.image.topic_partitions(self._link, topic)
-            if state.phase not in ENDED | {Phase.FAILED}
-        ]
-        led = [state for state, _ in led_by_others(states, found, self._link_brokers())]
+        led: list[MirrorPartition] = []
+        for mirror in self._mirrors(topics):
+            found = self._target.image.topics_by_id.get(mirror.topic_id)
+            if found is not None:
+                states = [
+                    state for state in self._open_states(mirror.topic) if state.phase is not Phase.FAILED
+                ]
+                led += [state for state, _ in led_by_others(states, found, self._link_brokers())]
         if led:
             self._fetcher.remove([state.tp for state in led])
             told = await forks.look(self._target.cluster, self._target.image, led)
@@ -308,62 +355,55 @@ class BringUp:
     async def _lead_stranded(
         self, mirror: MirrorTopic, topic: TopicImage, *, unsure_too: bool = False
     ) -> tuple[frozenset[TopicPartition], list[LinkerError]]:
-        """Partitions that nobody leads still, and why not: they hold up no other one of the topic."""
         states = self._controller.image.topic_partitions(self._link, mirror.topic)
-        found = stranded(states, topic, self._link_brokers())
-        sure = [one for one in found if unsure_too or not one.led_between]
-        refused: list[LinkerError] = []
-        if sure:
-            try:
-                await lead_again(self._target, sure, self._link_brokers())
-            except LinkerError as error:
-                refused.append(error)
-        unsure = [str(one.tp) for one in found if one not in sure]
-        if unsure:
-            refused.append(
-                ControllerError(
-                    f"nobody leads {', '.join(unsure[:5])} at the target, its ISR and ELR are empty, and a real broker may "
-                    f"have led it meanwhile: see linker mirror repair {mirror.topic} --link {self._link} --dry-run"
-                )
-            )
-        return frozenset(one.tp for one in found if topic.partitions[one.tp.partition].leader < 0), refused
+        return await lead_stranded(self._target, states, topic, self._link_brokers(), unsure_too=unsure_too)
 
-    async def _adopt(self, mirror: MirrorTopic, topic: TopicImage, stuck: frozenset[TopicPartition]) -> None:
+    async def _adopt(
+        self,
+        mirrors: Iterable[MirrorTopic],
+        topics: Mapping[str, TopicImage],
+        stuck: Container[TopicPartition],
+    ) -> None:
         """Who leads at the target. Of a stuck partition the last one stays, by which a real broker's time is seen."""
         changes: dict[TopicPartition, Leadership] = {}
-        for state in self._controller.image.topic_partitions(self._link, mirror.topic):
-            partition = topic.partitions.get(state.partition)
-            if (
-                partition is not None
-                and state.phase not in ENDED
-                and state.session_epoch >= 0
-                and state.tp not in stuck
-            ):
-                changes[state.tp] = leadership_of(partition)
+        for mirror in mirrors:
+            for state in self._controller.image.topic_partitions(self._link, mirror.topic):
+                partition = topics[mirror.topic].partitions.get(state.partition)
+                if (
+                    partition is not None
+                    and state.phase not in ENDED
+                    and state.session_epoch >= 0
+                    and state.tp not in stuck
+                ):
+                    changes[state.tp] = leadership_of(partition)
         await self._controller.adopt_leadership(self._link, changes)
 
     async def _establish(
-        self, mirror: MirrorTopic, topic: TopicImage, stuck: frozenset[TopicPartition]
-    ) -> list[BrokerError]:
+        self,
+        mirrors: Iterable[MirrorTopic],
+        topics: Mapping[str, TopicImage],
+        stuck: Container[TopicPartition],
+    ) -> dict[str, LinkerError]:
         """Start offset and E0, once and durable, before anything can be copied. One partition of the source whose offset
         is not told holds up no other; its error is answered."""
-        waiting = [
-            state
-            for state in self._controller.image.topic_partitions(self._link, mirror.topic)
-            if state.phase is Phase.LINKING and state.tp not in stuck
-        ]
-        if not waiting:
-            return []
-        offsets, refused = await start_offsets(self._source, mirror, [state.tp for state in waiting])
-        for state in waiting:
-            if state.tp not in offsets:
-                continue
-            partition = topic.partitions[state.partition]
-            await self._controller.establish(
-                self._link,
-                state.tp,
-                leadership=leadership_of(partition),
-                session_epoch=partition.leader_epoch,
-                start_offset=offsets[state.tp],
-            )
-        return list(refused.values())
+        waiting: dict[str, list[TopicPartition]] = {}  # by where they begin
+        for mirror in mirrors:
+            for state in self._controller.image.topic_partitions(self._link, mirror.topic):
+                if state.phase is Phase.LINKING and state.tp not in stuck:
+                    waiting.setdefault(mirror.start, []).append(state.tp)
+        ready: dict[TopicPartition, Establishment] = {}
+        told: dict[str, LinkerError] = {}
+        for start, tps in waiting.items():
+            offsets, refused = await start_offsets(self._source, start, tps)
+            for tp, offset in offsets.items():
+                partition = topics[tp.topic].partitions[tp.partition]
+                ready[tp] = Establishment(leadership_of(partition), partition.leader_epoch, offset)
+            _add(told, {tp.topic: error for tp, error in refused.items()})
+        await self._controller.establish_all(self._link, ready)
+        return told
+
+
+def _add(refused: dict[str, LinkerError], more: Mapping[str, LinkerError]) -> None:
+    """The first reason of a topic counts."""
+    for topic, error in more.items():
+        refused.setdefault(topic, error)

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from controller.errors import ControllerError
 from controller.state import MirrorPartition, MirrorTopic
 from fetcher.spec import MirrorSpec
 from fleet.link_controller import LinkController
-from linker.links.configs import topic_configs
+from linker.links.configs import topic_configs_each
 from linker.membership import TargetCluster
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
 from wire.frames.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from wire.frames.types import TopicPartition
-from wire.together import together
 
 _CALL_TIMEOUT = 15.0
 #: Short, since a partition of the source may have no leader for long, and other mirrors wait meanwhile: it is asked again.
 _OFFSETS_TIMEOUT = 2.0
 _LATEST, _EARLIEST = -1, -2
 _METADATA_PAUSE = 0.05
+_SEGMENT = frozenset({"segment.bytes"})
 
 
 class CopySpecs:
@@ -35,23 +35,8 @@ class CopySpecs:
     async def of(
         self, states: Sequence[MirrorPartition]
     ) -> tuple[dict[TopicPartition, MirrorSpec], dict[str, LinkerError]]:
-        """What is told to a fetcher of partitions that are being copied; by topic, why that is not known now. One
-        request for all topics, unless one of them makes it fail."""
-        topics = list(dict.fromkeys(state.topic for state in states))
-        trouble: dict[str, LinkerError] = {}
-        sizes: dict[str, int] = {}
-        try:
-            configs = await topic_configs(self._target.cluster, topics, timeout=_CALL_TIMEOUT)
-            sizes = {topic: _number(configs[topic].effective["segment.bytes"]) for topic in topics}
-        except LinkerError:
-
-            async def ask(topic: str) -> None:
-                try:
-                    sizes[topic] = await self.segment_bytes(topic)
-                except LinkerError as error:
-                    trouble[topic] = error
-
-            await together(ask(topic) for topic in topics)
+        """What is told to a fetcher of partitions that are being copied; by topic, why that is not known now."""
+        sizes, trouble = await self.segment_bytes({state.topic for state in states})
         mirrors = self._controller.image.mirrors
         specs = {
             state.tp: spec_of(mirrors[self._link, state.topic], state, sizes[state.topic])
@@ -60,18 +45,34 @@ class CopySpecs:
         }
         return specs, trouble
 
-    async def segment_bytes(self, topic: str) -> int:
-        """The effective value: an answer with more bytes than that makes the follower fail the partition."""
+    async def segment_bytes(self, topics: Collection[str]) -> tuple[dict[str, int], dict[str, LinkerError]]:
+        """The effective value of each topic: an answer with more bytes than that makes the follower fail the partition. And
+        of which topics it is not told, with the error."""
         deadline = asyncio.get_running_loop().time() + _CALL_TIMEOUT
-        while True:
-            try:
-                configs = await topic_configs(self._target.cluster, [topic], timeout=_CALL_TIMEOUT)
-                return _number(configs[topic].effective["segment.bytes"])
-            except BrokerError as error:
-                # The topic was created just now; the broker that was asked has not heard of it yet.
-                if error.code != UNKNOWN_TOPIC_OR_PARTITION or asyncio.get_running_loop().time() > deadline:
-                    raise
-            await asyncio.sleep(_METADATA_PAUSE)
+        sizes: dict[str, int] = {}
+        refused: dict[str, LinkerError] = {}
+        left = sorted(topics)
+        while left:
+            found, refused_now = await topic_configs_each(
+                self._target.cluster, left, timeout=_CALL_TIMEOUT, keys=_SEGMENT
+            )
+            for topic, configs in found.items():
+                try:
+                    sizes[topic] = _number(configs.effective["segment.bytes"])
+                except ControllerError as error:
+                    refused[topic] = error
+            # A topic that was created just now; the broker that was asked has not heard of it yet.
+            left = [topic for topic, error in refused_now.items() if _unknown(error)]
+            if asyncio.get_running_loop().time() > deadline:
+                left = []
+            refused |= {topic: error for topic, error in refused_now.items() if topic not in left}
+            if left:
+                await asyncio.sleep(_METADATA_PAUSE)
+        return sizes, refused
+
+
+def _unknown(error: LinkerError) -> bool:
+    return isinstance(error, BrokerError) and error.code == UNKNOWN_TOPIC_OR_PARTITION
 
 
 def spec_of(mirror: MirrorTopic, state: MirrorPartition, segment_bytes: int) -> MirrorSpec:
@@ -92,14 +93,14 @@ def spec_of(mirror: MirrorTopic, state: MirrorPartition, segment_bytes: int) -> 
 
 
 async def start_offsets(
-    source: Cluster, mirror: MirrorTopic, tps: list[TopicPartition]
+    source: Cluster, start: str, tps: list[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, BrokerError]]:
-    """Where copies begin: at the source's earliest or latest offset, or at the first one that is not older than a time; and
-    of which partitions the source does not tell it now (one without a leader, say), with its error."""
-    timestamp = {"earliest": _EARLIEST, "latest": _LATEST}.get(mirror.start)
+    """Where copies begin: by `start` at the source's earliest or latest offset, or at the first one that is not older than
+    a time; and of which partitions the source does not tell it now (one without a leader, say), with its error."""
+    timestamp = {"earliest": _EARLIEST, "latest": _LATEST}.get(start)
     if timestamp is not None:
         return await _list(source, tps, timestamp)
-    asked = _number(mirror.start)
+    asked = _number(start)
     # The search for a time may take long (tiered storage): begun only where a leader is known to answer.
     ends, refused = await _list(source, tps, _LATEST)
     offsets, more = await _list(source, list(ends), asked, timeout=_CALL_TIMEOUT)

@@ -30,6 +30,10 @@ class DueTopics:
         return frozenset(self._asked)
 
     @property
+    def any_asked(self) -> bool:
+        return bool(self._asked)
+
+    @property
     def in_trouble(self) -> bool:
         return bool(self._again)
 

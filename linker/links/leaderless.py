@@ -19,6 +19,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from controller.errors import ControllerError
 from controller.phases import ENDED
 from controller.state import MirrorPartition
 from linker.membership import TargetCluster
@@ -63,6 +64,35 @@ def stranded(
         between = not known or bool(partition.isr or partition.elr) or steps > (1 if state.leader >= 0 else 0)
         found.append(Stranded(state.tp, partition.replicas, between))
     return found
+
+
+async def lead_stranded(
+    target: TargetCluster,
+    states: Sequence[MirrorPartition],
+    topic: TopicImage,
+    link_brokers: Collection[int],
+    *,
+    unsure_too: bool = False,
+) -> tuple[frozenset[TopicPartition], list[LinkerError]]:
+    """Have the stranded partitions of a mirror led again. Those that nobody leads still, and why not: they hold up no
+    other one of the topic."""
+    found = stranded(states, topic, link_brokers)
+    sure = [one for one in found if unsure_too or not one.led_between]
+    refused: list[LinkerError] = []
+    if sure:
+        try:
+            await lead_again(target, sure, link_brokers)
+        except LinkerError as error:
+            refused.append(error)
+    unsure = [one.tp for one in found if one not in sure]
+    if unsure:
+        refused.append(
+            ControllerError(
+                f"nobody leads {', '.join(map(str, unsure[:5]))} at the target, its ISR and ELR are empty, and a real "
+                f"broker may have led it meanwhile: see linker mirror repair {topic.name} --link {states[0].link} --dry-run"
+            )
+        )
+    return frozenset(one.tp for one in found if topic.partitions[one.tp.partition].leader < 0), refused
 
 
 async def lead_again(target: TargetCluster, found: Sequence[Stranded], link_brokers: Collection[int]) -> None:

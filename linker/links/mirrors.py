@@ -108,18 +108,44 @@ class Mirrors:
         self.link_refuses = link_refuses
         self.broker_id = broker_id
         self._partitions: defaultdict[tuple[str, str], dict[int, ServedPartition]] = defaultdict(dict)
+        self._by_name: dict[str, ServedMirror] = {}
+        self._by_id: dict[bytes, ServedMirror] = {}
         self.by_name: Callable[[str], ServedMirror | None]
         self.by_id: Callable[[bytes], ServedMirror | None]
         self._publish([])
 
     def on_records(self, records: Sequence[Record]) -> None:
-        """A listener of the controller: take over what was committed; everything, if it does not say what."""
-        if not records or any(isinstance(r, MirrorTopic | RemoveMirror | RemoveLink) for r in records):
+        """A listener of the controller: take over what was committed; everything, if it does not say what.
+
+        Mirrors come by the thousand, and each commit has a few: what it does not name stays as it is."""
+        if not records or any(isinstance(record, RemoveLink) for record in records):
             self.rebuild()
             return
         for record in records:
-            if isinstance(record, MirrorPartition):
-                self._partitions[record.link, record.topic][record.partition] = ServedPartition(self, record)
+            match record:
+                case MirrorPartition():
+                    self._partitions[record.link, record.topic][record.partition] = ServedPartition(
+                        self, record
+                    )
+                case MirrorTopic():
+                    self._forget(record.link, record.topic)
+                    if record.topic_id != UNBOUND:
+                        self._serve(record)
+                case RemoveMirror():
+                    self._forget(record.link, record.topic)
+                    partitions = self._partitions.pop((record.link, record.topic), None)
+                    if partitions is not None:
+                        partitions.clear()  # whoever still holds the mirror sees that it is gone
+
+    def _serve(self, mirror: MirrorTopic) -> None:
+        served = ServedMirror(mirror, self._partitions[mirror.link, mirror.topic])
+        self._by_name[mirror.topic] = self._by_id[mirror.topic_id] = served
+
+    def _forget(self, link: str, topic: str) -> None:
+        served = self._by_name.get(topic)
+        if served is not None and served.link == link:
+            del self._by_name[topic]
+            del self._by_id[served.topic_id]
 
     def rebuild(self) -> None:
         """From the controller's image, anew."""
@@ -133,9 +159,10 @@ class Mirrors:
         self._publish([mirror for mirror in state.mirrors.values() if mirror.topic_id != UNBOUND])
 
     def _publish(self, mirrors: Sequence[MirrorTopic]) -> None:
-        served = [ServedMirror(mirror, self._partitions[mirror.link, mirror.topic]) for mirror in mirrors]
-        self.by_name = {mirror.topic: mirror for mirror in served}.get
-        self.by_id = {mirror.topic_id: mirror for mirror in served}.get
+        self._by_name, self._by_id = {}, {}
+        for mirror in mirrors:
+            self._serve(mirror)
+        self.by_name, self.by_id = self._by_name.get, self._by_id.get
 
     def loaded(self, tp: TopicPartition) -> bool:
         copy = self._copies(tp.topic, tp.partition)

@@ -387,8 +387,10 @@ class LinkRuntime:
 
     def follow(self, records: Sequence[Record]) -> None:
         """Another sidecar decides: serve as what it has committed says; everything, if nobody says what that is."""
-        ours = {mirror.topic for mirror in self.controller.image.link_mirrors(self.name)}
-        for topic in _named(records, self.name) if records else ours:
+        topics = _named(records, self.name)
+        if not records:
+            topics = {mirror.topic for mirror in self.controller.image.link_mirrors(self.name)}
+        for topic in topics:
             self.bring_up.ask(topic)
 
     def served(self) -> Mapping[TopicPartition, PartitionCopy]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from controller.phases import ENDED, PROMOTING, Phase
 from controller.state import MirrorPartition, MirrorTopic
@@ -11,6 +11,7 @@ from fetcher.spec import MirrorSpec
 from fleet.link_controller import LinkController
 from linker.links.copy_specs import CopySpecs, spec_of
 from linker.membership import TargetCluster
+from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 from wire.metadata.image import TopicImage
 
@@ -46,9 +47,26 @@ class ServedCopies:
                 copy.forget_followers()
             self._epochs[tp] = partition.leader_epoch
 
-    async def follow(self, mirror: MirrorTopic) -> None:
-        """Give to the fetchers what they do not have yet, and take from them what is not theirs any more."""
-        waiting = []
+    async def follow(self, mirrors: Sequence[MirrorTopic]) -> dict[str, LinkerError]:
+        """Give to the fetchers what they do not have yet, and take from them what is not theirs any more. By topic, why the
+        fetchers cannot be told yet."""
+        waiting = [(mirror, state) for mirror in mirrors for state in self._missing(mirror)]
+        if not waiting:
+            return {}
+        sizes, refused = await self._specs.segment_bytes({mirror.topic for mirror, _ in waiting})
+        for mirror, state in waiting:
+            if mirror.topic not in sizes:
+                continue
+            self._fetcher.add([spec_of(mirror, state, sizes[mirror.topic])])
+            partition = self._target.image.partition(mirror.topic_id, state.partition)
+            if partition is not None:
+                self._epochs[state.tp] = partition.leader_epoch
+            if mirror.paused:
+                self._fetcher.pause([state.tp])
+        return refused
+
+    def _missing(self, mirror: MirrorTopic) -> Iterator[MirrorPartition]:
+        """Partitions that the fetchers are to have, and do not."""
         for state in self._controller.image.topic_partitions(self._link, mirror.topic):
             mine = (
                 self._leads(mirror, state)
@@ -63,21 +81,9 @@ class ServedCopies:
                 self._fetcher.remove([state.tp])
                 copy = None
             if mine and copy is None:
-                waiting.append(state)
+                yield state
             elif copy is not None and copy.paused != mirror.paused:
                 (self._fetcher.pause if mirror.paused else self._fetcher.resume)([state.tp])
-        if not waiting:
-            return
-        segment_bytes = await self._specs.segment_bytes(mirror.topic)
-        specs = [spec_of(mirror, state, segment_bytes) for state in waiting]
-        self._fetcher.add(specs)
-        image = self._target.image
-        for spec in specs:
-            partition = image.partition(mirror.topic_id, spec.partition)
-            if partition is not None:
-                self._epochs[spec.topic_partition] = partition.leader_epoch
-        if mirror.paused:
-            self._fetcher.pause([spec.topic_partition for spec in specs])
 
     def _leads(self, mirror: MirrorTopic, state: MirrorPartition) -> bool:
         """Whether this sidecar leads the partition, or will if nobody else does when it is unfenced again."""

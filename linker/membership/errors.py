@@ -118,11 +118,18 @@ def check_error(code: int, api: str, cluster: str, message: str | None = None) -
 def raise_refused(
     api: str, cluster: str, what: str, failed: Mapping[str, tuple[int, str | None]]
 ) -> NoReturn:
+    """`refusal`, raised."""
+    raise refusal(api, cluster, what, failed)
+
+
+def refusal(
+    api: str, cluster: str, what: str, failed: Mapping[str, tuple[int, str | None]]
+) -> MissingRight | OperationFailed:
     """For items with their error codes and messages: MissingRight if that is the reason, OperationFailed otherwise."""
     codes = [code for code, _ in failed.values()]
     if any(code in (CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED) for code in codes):
-        raise MissingRight(api, cluster)
-    raise OperationFailed(
+        return MissingRight(api, cluster)
+    return OperationFailed(
         f"{cluster}: {what}",
         codes[0],
         {item: f"{error_name(code)}{f': {text}' if text else ''}" for item, (code, text) in failed.items()},

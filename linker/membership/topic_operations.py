@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from linker.membership.controller_channel import ControllerChannel
-from linker.membership.errors import OperationFailed, raise_refused
+from linker.membership.errors import OperationFailed, raise_refused, refusal
 from linker.membership.metadata_log import MetadataLog
-from wire.errors import ConnectionLost
+from wire.errors import ConnectionLost, LinkerError
 from wire.frames.error_codes import TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC_OR_PARTITION
 from wire.frames.types import TopicId
 from wire.metadata.image import ClusterImage, TopicImage
@@ -22,6 +23,13 @@ TOPIC_RESOURCE = 2
 """ConfigResource.Type of a topic: the first part of a key of the image's configs."""
 _OP_SET, _OP_DELETE = 0, 1
 _RACE_PAUSE = 0.1
+
+
+class NewTopic(NamedTuple):
+    """A topic by manual assignment: partition -> link brokers."""
+
+    assignments: Mapping[int, Sequence[int]]
+    configs: Mapping[str, str]
 
 
 class TopicOperations:
@@ -40,10 +48,26 @@ class TopicOperations:
         validate_only: bool = False,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> TopicId:
-        """Create a topic by manual assignment (partition -> link brokers) and return its id.
+        """One topic as of `create_mirror_topics`; returns its id."""
+        made, refused = await self.create_mirror_topics(
+            {name: NewTopic(assignments, configs)}, validate_only=validate_only, timeout=timeout
+        )
+        for error in refused.values():
+            raise error
+        return bytes(16) if validate_only else made[name]
 
-        Returns once the topic is in the image. An answer that got lost is settled there: a topic of ours has
-        exactly these partitions on exactly these replicas.
+    async def create_mirror_topics(
+        self,
+        topics: Mapping[str, NewTopic],
+        *,
+        validate_only: bool = False,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> tuple[dict[str, TopicId], dict[str, LinkerError]]:
+        """Create topics in one request, and return the id of each, and why others were refused.
+
+        Returns once they are in the image. An answer that got lost is settled there: a topic of ours has
+        exactly these partitions on exactly these replicas. The controller takes some 10,000 records in one request, each
+        topic, partition and config being one.
         """
         deadline = time.monotonic() + timeout
         maybe_ours = False
@@ -53,20 +77,7 @@ class TopicOperations:
                 response = await self._channel.call(
                     "create_topics",
                     {
-                        "topics": [
-                            {
-                                "name": name,
-                                "num_partitions": -1,
-                                "replication_factor": -1,
-                                "assignments": [
-                                    {"partition_index": index, "broker_ids": list(replicas)}
-                                    for index, replicas in sorted(assignments.items())
-                                ],
-                                "configs": [
-                                    {"name": key, "value": value} for key, value in sorted(configs.items())
-                                ],
-                            }
-                        ],
+                        "topics": [_creation(name, topic) for name, topic in topics.items()],
                         "timeout_ms": int(remaining * 1000),
                         "validate_only": validate_only,
                     },
@@ -79,35 +90,34 @@ class TopicOperations:
                 await asyncio.sleep(_RACE_PAUSE)
                 continue
             break
-        if len(response.topics) != 1:
+        results = {str(result.name): result for result in response.topics}
+        if results.keys() != topics.keys():
             raise OperationFailed(
-                f"creating topic {name}", -1, {name: "the controller answered for other topics"}
+                f"creating {len(topics)} topics",
+                -1,
+                dict.fromkeys(topics, "the controller answered for other topics"),
             )
-        result = response.topics[0]
-        code = int(result.error_code)
-        if code == TOPIC_ALREADY_EXISTS and maybe_ours:
+        if maybe_ours and any(int(one.error_code) == TOPIC_ALREADY_EXISTS for one in results.values()):
             await self._metadata.caught_up(max(0.001, deadline - time.monotonic()))
-            topic = self._metadata.image.topics_by_name.get(name)
-            if topic is None or not _has_assignments(topic, assignments):
-                raise_refused(
+        refused: dict[str, LinkerError] = {}
+        for name, result in results.items():
+            code = int(result.error_code)
+            there = self._metadata.image.topics_by_name.get(name)
+            ours = maybe_ours and there is not None and _has_assignments(there, topics[name].assignments)
+            if code and not (code == TOPIC_ALREADY_EXISTS and ours):
+                refused[name] = refusal(
                     "create_topics",
                     self._channel.cluster_name,
                     f"creating topic {name}",
                     {name: (code, result.error_message)},
                 )
-        elif code != 0:
-            raise_refused(
-                "create_topics",
-                self._channel.cluster_name,
-                f"creating topic {name}",
-                {name: (code, result.error_message)},
-            )
         if validate_only:
-            return bytes(16)
-        return await self._metadata.wait_for(
-            lambda image: _topic_id_with(image, name, len(assignments)),
-            max(0.001, deadline - time.monotonic()),
+            return {}, refused
+        wanted = {name: len(topic.assignments) for name, topic in topics.items() if name not in refused}
+        made = await self._metadata.wait_for(
+            lambda image: _topic_ids(image, wanted), max(0.001, deadline - time.monotonic())
         )
+        return made, refused
 
     async def delete_topic(self, name: str, *, timeout: float = DEFAULT_TIMEOUT) -> None:
         """Delete a topic and wait until the image does not have it; one that is not there is deleted."""
@@ -181,6 +191,29 @@ class TopicOperations:
             return True if done and not any(key in have for key in removed) else None
 
         await self._metadata.wait_for(applied, max(0.001, deadline - time.monotonic()))
+
+
+def _creation(name: str, topic: NewTopic) -> dict[str, object]:
+    return {
+        "name": name,
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "assignments": [
+            {"partition_index": index, "broker_ids": list(replicas)}
+            for index, replicas in sorted(topic.assignments.items())
+        ],
+        "configs": [{"name": key, "value": value} for key, value in sorted(topic.configs.items())],
+    }
+
+
+def _topic_ids(image: ClusterImage, wanted: Mapping[str, int]) -> dict[str, TopicId] | None:
+    ids: dict[str, TopicId] = {}
+    for name, partitions in wanted.items():
+        topic_id = _topic_id_with(image, name, partitions)
+        if topic_id is None:
+            return None
+        ids[name] = topic_id
+    return ids
 
 
 def _topic_id(image: ClusterImage, name: str) -> TopicId | None:

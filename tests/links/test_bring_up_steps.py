@@ -419,12 +419,11 @@ async def test_a_wake_for_one_mirror_is_none_for_another_in_trouble(
 ) -> None:
     tried: list[str] = []
 
-    async def complete(topic: str) -> None:
-        tried.append(topic)
-        if topic == "orders":
-            raise LinkerError("no leader")
+    async def complete(topics: list[str]) -> dict[str, LinkerError]:
+        tried.extend(topics)
+        return {"orders": LinkerError("no leader")} if "orders" in topics else {}
 
-    monkeypatch.setattr(rig.bring_up, "complete", complete)
+    monkeypatch.setattr(rig.bring_up, "complete_all", complete)
     running = asyncio.ensure_future(rig.bring_up.run())
     try:
         for _ in range(15):
@@ -444,15 +443,16 @@ async def test_what_fails_and_asks_again_at_once_leaves_room_for_others(
     """A link controller that is fenced: nothing in it waits for anything."""
     tries = 0
 
-    async def complete(topic: str) -> None:
+    async def complete(topics: list[str]) -> dict[str, LinkerError]:
         nonlocal tries
         tries += 1
         if tries > 1000:
             raise RuntimeError  # nobody else would run again
-        rig.bring_up.ask(topic)
+        for topic in topics:
+            rig.bring_up.ask(topic)
         raise LinkerError("fenced")
 
-    monkeypatch.setattr(rig.bring_up, "complete", complete)
+    monkeypatch.setattr(rig.bring_up, "complete_all", complete)
     running = asyncio.ensure_future(rig.bring_up.run())
     try:
         await asyncio.sleep(0.3)
@@ -460,6 +460,35 @@ async def test_what_fails_and_asks_again_at_once_leaves_room_for_others(
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert 1 < tries < 50
+
+
+async def test_one_mirror_that_spoils_a_step_for_all_is_found_and_holds_nobody_up(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: set[str] = set()
+    largest = 0
+
+    async def complete(topics: list[str]) -> dict[str, LinkerError]:
+        nonlocal largest
+        largest = max(largest, len(topics))
+        await asyncio.sleep(0)
+        if "orders" in topics:
+            raise LinkerError("no answer")
+        done.update(topics)
+        return {}
+
+    monkeypatch.setattr(rig.bring_up, "complete_all", complete)
+    running = asyncio.ensure_future(rig.bring_up.run())
+    try:
+        for number in range(200):
+            rig.bring_up.ask(f"t{number}")
+        async with asyncio.timeout(20):
+            while len(done) < 200 or rig.bring_up.trouble != {"orders": "no answer"}:
+                await asyncio.sleep(0.01)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert largest == 100
 
 
 async def test_a_source_that_does_not_tell_its_start_is_an_error_and_changes_nothing(

@@ -55,7 +55,7 @@ async def test_other_mirrors_do_not_wait_for_the_brokers_that_lead_one(
         link="l", topic="t", partition=0, phase=Phase.ACTIVE, session_epoch=1, start_offset=0
     )
     image: Any = SimpleNamespace(
-        mirrors={("l", "t"): SimpleNamespace(topic_id=b"i")}, topic_partitions=lambda *_: [state]
+        mirrors={("l", "t"): SimpleNamespace(topic="t", topic_id=b"i")}, topic_partitions=lambda *_: [state]
     )
     target: Any = SimpleNamespace(
         broker_id=900, cluster=None, image=SimpleNamespace(topics_by_id={b"i": object()})
