@@ -1,4 +1,5 @@
-"""The admin API: HTTP and JSON over a LinkService. Paths follow Confluent's REST v3 where it has the same operation.
+"""The admin API: HTTP and JSON over a LinkService, made from the table of operations. Paths follow Confluent's REST v3
+where it has the same operation.
 
 The routes validate requests and call the service with a deadline. They decide nothing.
 """
@@ -7,66 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from collections.abc import Awaitable, Callable
+from inspect import Parameter, Signature
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
-from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
 from fastapi.routing import APIRoute
+from pydantic import create_model
 
 from admin.error_answers import BUG, REQUEST_TIMEOUT, answer_errors
 from admin.limits import GuardMiddleware
 from admin.metrics import CONTENT_TYPE, Metrics
-from admin.models import (
-    ChangeResult,
-    ControllerDescription,
-    CreateLinkRequest,
-    CreateMirrorsRequest,
-    DemoteGroupsRequest,
-    DoctorReport,
-    ErrorBody,
-    FailoverPlan,
-    FailoverRequest,
-    GroupDescription,
-    GroupSummary,
-    Health,
-    LagReport,
-    LinkDescription,
-    LinkSummary,
-    MirrorDescription,
-    MirrorSummary,
-    PromoteGroupsRequest,
-    PromoteJobStatus,
-    PromotePlan,
-    PromoteRequest,
-    SidecarDescription,
-    SidecarStatus,
-    Status,
-    UpdateLinkRequest,
-)
-from admin.parameters import (
-    Change,
-    DeleteLinkQuery,
-    DeleteMirrorQuery,
-    DrainQuery,
-    GroupPath,
-    JobPath,
-    LagQuery,
-    LeaveQuery,
-    LinkPath,
-    RepairMirrorQuery,
-    ResumeMirrorQuery,
-    SidecarPath,
-    TopicPath,
-)
+from admin.models import CreateLinkRequest, ErrorBody, Health, Model, UpdateLinkRequest
+from admin.operation import ALIVE, METRICS, PREFIX, READY, AdminOperation
+from admin.operations import all_operations
 from admin.paths import SegmentsMiddleware
-from admin.service import InvalidRequest, LinkService, ServiceError
-from admin.validation_models import (
-    ContinuousValidationRequest,
-    LinkValidationDescription,
-    StartValidationRequest,
-    ValidationRun,
-)
+from admin.service import InvalidRequest, ServiceError
 from wire.client.properties import PropertyError, check_client_properties
 from wire.client.secrets import SecretError, refuse_literal_secrets
 from wire.errors import LinkerError
@@ -79,15 +37,14 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-async def _service(request: Request) -> LinkService:
-    # Not a coroutine, it would be run by a thread, for each request.
-    service: LinkService = request.app.state.service
-    return service
+class LinkService(Protocol):
+    """It also has an async method for each operation; a test compares the signatures."""
+
+    def ready(self) -> str | None:
+        """None when requests and brokers are served, else one line why not. Must not block."""
 
 
-Service = Annotated[LinkService, Depends(_service)]
-
-router = APIRouter(prefix="/v1", responses={"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}})
+router = APIRouter(prefix=PREFIX, responses={"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}})
 probes = APIRouter()
 
 
@@ -104,282 +61,112 @@ async def _within(call: Awaitable[T]) -> T:
         raise ServiceError(BUG) from error
 
 
-# --- links
+def _check_new_properties(request: CreateLinkRequest) -> None:
+    check_client_properties(request.properties)
+    refuse_literal_secrets(request.properties)
 
 
-@router.get("/links")
-async def list_links(service: Service) -> list[LinkSummary]:
-    return await _within(service.list_links())
+def _check_changed_properties(request: UpdateLinkRequest) -> None:
+    refuse_literal_secrets({key: value for key, value in request.properties.items() if value is not None})
 
 
-@router.post("/links", status_code=201)
-async def create_link(
-    body: CreateLinkRequest, query: Change, service: Service, response: Response
-) -> ChangeResult:
-    try:
-        check_client_properties(body.properties)
-        refuse_literal_secrets(body.properties)
-    except (PropertyError, SecretError) as error:
-        raise InvalidRequest(str(error)) from error
-    result = await _within(service.create_link(body, dry_run=query.dry_run))
-    return _created(response, result, f"/v1/links/{body.name}")
+#: Checks of a body that its model cannot make without the wire package. No service sees a secret in clear.
+_BODY_CHECKS: dict[Any, Callable[[Any], None]] = {
+    CreateLinkRequest: _check_new_properties,
+    UpdateLinkRequest: _check_changed_properties,
+}
+
+_PLANS = {one.path: one for one in all_operations() if one.planning}
 
 
-@router.get("/links/{link:text}")
-async def describe_link(link: LinkPath, service: Service) -> LinkDescription:
-    return await _within(service.describe_link(link))
+def endpoint_of(operation: AdminOperation[..., Any]) -> Callable[..., Awaitable[Any]]:
+    """The function behind a route. FastAPI reads its signature, which is made from the row."""
+    plan = _PLANS.get(operation.path)
+    check = _BODY_CHECKS.get(operation.body, lambda _body: None)
 
+    async def endpoint(http: Request, response: Response, query: Any = None, **given: Any) -> Any:
+        asked = {} if query is None else dict(query)
+        dry_run = asked.get("dry_run", False)
+        called = operation
+        if plan is not None:
+            del asked["dry_run"]
+            called = plan if dry_run else operation
+        try:
+            check(given.get("request"))
+        except (PropertyError, SecretError) as error:
+            raise InvalidRequest(str(error)) from error
+        answer = await _within(getattr(http.app.state.service, called.name)(**given, **asked))
+        if dry_run:
+            response.status_code = 200
+        elif operation.location is not None:
+            response.headers["location"] = PREFIX + operation.location.format(answer=answer, **given)
+        return answer
 
-@router.patch("/links/{link:text}")
-async def update_link(
-    link: LinkPath, body: UpdateLinkRequest, query: Change, service: Service
-) -> ChangeResult:
-    try:
-        refuse_literal_secrets({key: value for key, value in body.properties.items() if value is not None})
-    except SecretError as error:
-        raise InvalidRequest(str(error)) from error
-    return await _within(service.update_link(link, body, dry_run=query.dry_run))
-
-
-@router.delete("/links/{link:text}")
-async def delete_link(
-    link: LinkPath, query: Annotated[DeleteLinkQuery, Query()], service: Service
-) -> ChangeResult:
-    return await _within(service.delete_link(link, force=query.force, dry_run=query.dry_run))
-
-
-@router.get("/links/{link:text}/lag")
-async def lag(link: LinkPath, query: Annotated[LagQuery, Query()], service: Service) -> LagReport:
-    return await _within(service.lag(link, query.topic))
-
-
-@router.get("/links/{link:text}/doctor")
-async def doctor(link: LinkPath, service: Service) -> DoctorReport:
-    return await _within(service.doctor(link))
-
-
-# --- mirrors
-
-
-@router.get("/links/{link:text}/mirrors")
-async def list_mirrors(link: LinkPath, service: Service) -> list[MirrorSummary]:
-    return await _within(service.list_mirrors(link))
-
-
-@router.post("/links/{link:text}/mirrors", status_code=201)
-async def create_mirrors(
-    link: LinkPath, body: CreateMirrorsRequest, query: Change, service: Service, response: Response
-) -> ChangeResult:
-    result = await _within(service.create_mirrors(link, body, dry_run=query.dry_run))
-    return _created(response, result, f"/v1/links/{link}/mirrors")
-
-
-@router.post("/links/{link:text}/mirrors:promote", status_code=202)
-async def promote(
-    link: LinkPath, body: PromoteRequest, query: Change, service: Service, response: Response
-) -> PromoteJobStatus | PromotePlan:
-    if query.dry_run:
-        response.status_code = 200
-        return await _within(service.plan_promote(link, body))
-    job = await _within(service.promote(link, body))
-    response.headers["location"] = f"/v1/promotes/{job.id}"
-    return job
-
-
-@router.post("/links/{link:text}/mirrors:failover", status_code=202)
-async def failover(
-    link: LinkPath, body: FailoverRequest, query: Change, service: Service, response: Response
-) -> PromoteJobStatus | FailoverPlan:
-    if query.dry_run:
-        response.status_code = 200
-        return await _within(service.plan_failover(link, body))
-    job = await _within(service.failover(link, body))
-    response.headers["location"] = f"/v1/promotes/{job.id}"
-    return job
-
-
-@router.get("/links/{link:text}/mirrors/{topic:text}")
-async def describe_mirror(link: LinkPath, topic: TopicPath, service: Service) -> MirrorDescription:
-    return await _within(service.describe_mirror(link, topic))
-
-
-@router.delete("/links/{link:text}/mirrors/{topic:text}")
-async def delete_mirror(
-    link: LinkPath, topic: TopicPath, query: Annotated[DeleteMirrorQuery, Query()], service: Service
-) -> ChangeResult:
-    call = service.delete_mirror(
-        link, topic, keep_data=query.keep_data, force=query.force, dry_run=query.dry_run
+    listed: list[tuple[str, Any]] = [("http", Request), ("response", Response)]
+    listed += [
+        (name, Annotated[operation.signature.parameters[name].annotation, Path()])
+        for name in operation.in_path
+    ]
+    if operation.body is not None:
+        listed.append(("request", operation.body))
+    if (model := _query_model(operation)) is not None:
+        listed.append(("query", Annotated[model, Query()]))
+    endpoint.__name__ = operation.name
+    endpoint.__signature__ = Signature(  # type: ignore[attr-defined]
+        [Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind) for name, kind in listed]
     )
-    return await _within(call)
+    return endpoint
 
 
-@router.post("/links/{link:text}/mirrors/{topic:text}:pause")
-async def pause_mirror(link: LinkPath, topic: TopicPath, query: Change, service: Service) -> ChangeResult:
-    return await _within(service.pause_mirror(link, topic, dry_run=query.dry_run))
+def _query_model(operation: AdminOperation[..., Any]) -> type[Model] | None:
+    """Refuses unknown names: a misspelt dry_run must not become the real thing."""
+    fields: dict[str, Any] = {one.name: (one.annotation, one.default) for one in operation.in_query}
+    if operation.path in _PLANS:
+        fields["dry_run"] = (bool, False)
+    return create_model(f"{operation.name}_query", __base__=Model, **fields) if fields else None
 
 
-@router.post("/links/{link:text}/mirrors/{topic:text}:resume")
-async def resume_mirror(
-    link: LinkPath, topic: TopicPath, query: Annotated[ResumeMirrorQuery, Query()], service: Service
-) -> ChangeResult:
-    return await _within(service.resume_mirror(link, topic, restart=query.restart, dry_run=query.dry_run))
+def _operation_id(route: APIRoute) -> str:
+    """The function's name: what generated clients call it."""
+    return route.name
 
 
-@router.post("/links/{link:text}/mirrors/{topic:text}:repair")
-async def repair_mirror(
-    link: LinkPath, topic: TopicPath, query: Annotated[RepairMirrorQuery, Query()], service: Service
-) -> ChangeResult:
-    return await _within(
-        service.repair_mirror(
-            link, topic, drop_target_records=query.drop_target_records, dry_run=query.dry_run
-        )
+def _add_route(operation: AdminOperation[..., Any]) -> None:
+    plan = _PLANS.get(operation.path)
+    answer = operation.answer if plan is None else operation.answer | plan.answer
+    router.add_api_route(
+        operation.route_path,
+        endpoint_of(operation),
+        methods=[operation.method],
+        status_code=operation.status,
+        response_model=answer,
     )
 
 
-# --- groups
+for _operation in all_operations():
+    if not _operation.planning:
+        _add_route(_operation)
 
 
-@router.get("/links/{link:text}/groups")
-async def list_groups(link: LinkPath, service: Service) -> list[GroupSummary]:
-    return await _within(service.list_groups(link))
-
-
-@router.post("/links/{link:text}/groups:promote", status_code=202)
-async def promote_groups(
-    link: LinkPath, body: PromoteGroupsRequest, query: Change, service: Service, response: Response
-) -> ChangeResult:
-    if query.dry_run:
-        response.status_code = 200
-    return await _within(service.promote_groups(link, body, dry_run=query.dry_run))
-
-
-@router.post("/links/{link:text}/groups:demote", status_code=202)
-async def demote_groups(
-    link: LinkPath, body: DemoteGroupsRequest, query: Change, service: Service, response: Response
-) -> ChangeResult:
-    if query.dry_run:
-        response.status_code = 200
-    return await _within(service.demote_groups(link, body, dry_run=query.dry_run))
-
-
-# A group id may hold any character. A slash in it need not be percent-encoded.
-@router.get("/links/{link:text}/groups/{group:rest}")
-async def describe_group(link: LinkPath, group: GroupPath, service: Service) -> GroupDescription:
-    return await _within(service.describe_group(link, group))
-
-
-# --- validation
-
-
-@router.get("/links/{link:text}/validation")
-async def validation(link: LinkPath, service: Service) -> LinkValidationDescription:
-    return await _within(service.validation(link))
-
-
-@router.patch("/links/{link:text}/validation")
-async def continue_validation(
-    link: LinkPath, body: ContinuousValidationRequest, query: Change, service: Service
-) -> ChangeResult:
-    return await _within(service.continue_validation(link, body, dry_run=query.dry_run))
-
-
-@router.post("/links/{link:text}/validation:run", status_code=202)
-async def start_validation(
-    link: LinkPath, body: StartValidationRequest, service: Service, response: Response
-) -> ValidationRun:
-    run = await _within(service.start_validation(link, body))
-    response.headers["location"] = f"/v1/validations/{run.id}"
-    return run
-
-
-@router.get("/validations/{run:text}")
-async def describe_validation(run: JobPath, service: Service) -> ValidationRun:
-    return await _within(service.describe_validation(run))
-
-
-@router.post("/validations/{run:text}:cancel")
-async def cancel_validation(run: JobPath, service: Service) -> ValidationRun:
-    return await _within(service.cancel_validation(run))
-
-
-# --- promotes, sidecars, status
-
-
-@router.get("/links/{link:text}/promotes")
-async def list_promotes(link: LinkPath, service: Service) -> list[PromoteJobStatus]:
-    return await _within(service.list_promotes(link))
-
-
-@router.get("/promotes/{promote_id:text}")
-async def describe_promote(promote_id: JobPath, service: Service) -> PromoteJobStatus:
-    return await _within(service.describe_promote(promote_id))
-
-
-@router.get("/sidecars")
-async def list_sidecars(service: Service) -> list[SidecarStatus]:
-    return await _within(service.list_sidecars())
-
-
-@router.get("/sidecars/{sidecar_id:text}")
-async def describe_sidecar(sidecar_id: SidecarPath, service: Service) -> SidecarDescription:
-    return await _within(service.describe_sidecar(sidecar_id))
-
-
-@router.post("/sidecars/{sidecar_id:text}:drain")
-async def drain_sidecar(
-    sidecar_id: SidecarPath, query: Annotated[DrainQuery, Query()], service: Service
-) -> ChangeResult:
-    return await _within(service.drain_sidecar(sidecar_id, undo=query.undo, dry_run=query.dry_run))
-
-
-@router.post("/sidecars/{sidecar_id:text}:leave")
-async def leave_sidecar(
-    sidecar_id: SidecarPath, query: Annotated[LeaveQuery, Query()], service: Service
-) -> ChangeResult:
-    return await _within(service.leave_sidecar(sidecar_id, dead=query.dead, dry_run=query.dry_run))
-
-
-@router.get("/controller")
-async def describe_controller(service: Service) -> ControllerDescription:
-    return await _within(service.describe_controller())
-
-
-@router.get("/status")
-async def status(service: Service) -> Status:
-    return await _within(service.status())
-
-
-@probes.get("/metrics", response_class=Response)
+@probes.get(METRICS.path, response_class=Response)
 async def metrics(request: Request) -> Response:
     page: Metrics = request.app.state.metrics
     return Response(page.render(), media_type=CONTENT_TYPE)
 
 
-@probes.get("/healthz")
+@probes.get(ALIVE.path)
 async def healthz() -> Health:
     return Health(status="ok")
 
 
-@probes.get("/readyz")
-async def readyz(service: Service, response: Response) -> Health:
+@probes.get(READY.path)
+async def readyz(request: Request, response: Response) -> Health:
+    service: LinkService = request.app.state.service
     reason = service.ready()
     if reason is None:
         return Health(status="ready")
     response.status_code = 503
     return Health(status="not ready", reason=reason)
-
-
-def _created(response: Response, result: ChangeResult, location: str) -> ChangeResult:
-    if result.dry_run:
-        response.status_code = 200
-    else:
-        response.headers["location"] = location
-    return result
-
-
-def operation_id(route: APIRoute) -> str:
-    """The function's name: what generated clients call it."""
-    return route.name
 
 
 def create_app(
@@ -388,7 +175,7 @@ def create_app(
     *,
     version: str,
     token: str | None = None,
-    token_file: Path | None = None,
+    token_file: FilePath | None = None,
     forwarder: Forwarder | None = None,
 ) -> FastAPI:
     """The application; `token` is what `Authorization: Bearer` has to carry, None where everybody on this machine may ask;
@@ -399,7 +186,7 @@ def create_app(
         version=version,
         docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
-        generate_unique_id_function=operation_id,
+        generate_unique_id_function=_operation_id,
     )
     app.state.service = service
     app.state.metrics = metrics_page

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from admin.base import RETRY_AFTER
+from admin.operation import PREFIX
 from fleet.route import Destination, NoController
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ log = logging.getLogger(__name__)
 
 #: Carries the broker id of the sidecar that passed the request on.
 FORWARDED_BY = "x-linker-forwarded-by"
-FORWARDED_PREFIX = "/v1/"
 CONNECT_TIMEOUT = 3.0
 ANSWER_TIMEOUT = 65.0  # above the time after which the other side gives up by itself
 MAX_ANSWER_BYTES = 256 << 20
@@ -86,7 +86,7 @@ class ForwardMiddleware:
         self._told: tuple[Destination, str] | None = None  # of the log, since it last answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(FORWARDED_PREFIX):
+        if scope["type"] != "http" or not scope["path"].startswith(f"{PREFIX}/"):
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from admin.base import RETRY_AFTER
+from admin.operation import PROBES, Right
 from admin.own_token import HEADER
 
 if TYPE_CHECKING:
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
 MAX_BODY_BYTES = 1 << 20
 _GONE_WITHIN = 1.0
 BODY_TIMEOUT = 10.0
-#: Open to everybody who can connect: orchestrators probe without a token.
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-#: Open too where the token is the sidecar's own: whoever scrapes could not read its file. Names and numbers, no secrets.
-METRICS_PATH = "/metrics"
 LOCAL_HOSTS = frozenset({b"localhost", b"127.0.0.1", b"[::1]"})
 #: Values of Sec-Fetch-Site, which only browsers send: a page of somebody else, or of another port of this machine.
 OTHER_SITES = frozenset({b"cross-site", b"same-site"})
@@ -38,7 +35,9 @@ class GuardMiddleware:
         self._token = token
         self._token_file = token_file
         self._local = token is None or token_file is not None
-        self._open = OPEN_PATHS if token_file is None else OPEN_PATHS | {METRICS_PATH}
+        # Orchestrators probe without a token. And a scraper could not read the file of a token that is the sidecar's own.
+        open_to = {Right.NONE} if token_file is None else {Right.NONE, Right.CONFIGURED_TOKEN}
+        self._open = {probe.path for probe in PROBES if probe.right in open_to}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -15,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import Server
 
 from admin.limits import answer
+from admin.operation import PROBES
 from wire.errors import LinkerError
 from wire.server.rate_limited_log import Sparing
 
@@ -28,7 +29,7 @@ HEADER_TIMEOUT = 10.0
 MAX_CONNECTIONS = 96
 #: Of other paths than the probes', under way at once: so there is always a connection that can be given up for a new one.
 MAX_REQUESTS = 64
-PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+_PROBE_PATHS = frozenset(probe.path for probe in PROBES)
 
 
 _GARBAGE = Sparing("Invalid HTTP request")
@@ -107,7 +108,7 @@ class _Turns:
         self._under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in PROBES:
+        if scope["type"] != "http" or scope["path"] in _PROBE_PATHS:
             await self._app(scope, receive, send)
             return
         if self._under_way >= MAX_REQUESTS:

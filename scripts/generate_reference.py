@@ -17,6 +17,8 @@ import typer
 from admin import error_answers, service
 from admin.api import create_app
 from admin.metrics import CATALOGUE, Metrics
+from admin.operation import AdminOperation
+from admin.operations import all_operations
 from admin.samples import Snapshot
 from linker.cli.app import app as cli_app
 from linker.config.file import SECTIONS, section_keys
@@ -163,6 +165,12 @@ def _type(schema: dict[str, Any]) -> str:
     return str(schema.get("format", kind)) if kind == "string" else str(kind)
 
 
+def _operation_row(one: AdminOperation[..., Any]) -> tuple[str, str, str, str]:
+    command = f"`linker {one.command}`" if one.command else f"none: {one.without_command}"
+    codes = [str(getattr(service, name).error_code) for name in one.not_found]
+    return f"`{one.name}`", one.sentence, command, ", ".join(codes)
+
+
 def admin_api() -> str:
     document = _document()
     rows = []
@@ -175,7 +183,14 @@ def admin_api() -> str:
             answer = _type(answers) if answers else "text"
             query = ", ".join(f"`{p['name']}`" for p in one.get("parameters", []) if p["in"] == "query")
             rows.append((f"`{method.upper()} {path}`", query, body, f"{ok} {answer}"))
-    parts = [table(("request", "query", "body", "answer"), rows)]
+    parts = [
+        table(("request", "query", "body", "answer"), rows),
+        (
+            "The same operations by name, which is their `operationId`: their meaning, their command, and the error for a "
+            "name in the path that does not exist. `plan_...` is the request with `dry_run=true`."
+        ),
+        table(("operation", "meaning", "command", "not found"), map(_operation_row, all_operations())),
+    ]
     for name, schema in sorted(document["components"]["schemas"].items()):
         if name in ("HTTPValidationError", "ValidationError"):
             continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from admin.models import (
     Action,
     ChangeResult,
@@ -13,7 +15,7 @@ from admin.models import (
     GroupSummary,
     PromoteGroupsRequest,
 )
-from admin.service import GroupNotFound, IllegalState
+from admin.service import GroupNotFound, IllegalState, LinkNotFound
 from tests.shell.memory_moment import NOW
 
 _WAY = {
@@ -29,6 +31,8 @@ MEMBER = GroupMemberStatus(
 
 
 class MemoryGroups:
+    links: dict[str, Any]
+
     def __init__(self) -> None:
         self.groups: dict[tuple[str, str], GroupState] = {}
         self.group_calls: list[str] = []
@@ -62,13 +66,18 @@ class MemoryGroups:
             ],
         )
 
+    def _names(self, link: str) -> list[str]:
+        names = [name for owner, name in self.groups if owner == link]
+        if not names and link not in self.links:
+            raise LinkNotFound(link)
+        return names
+
     async def list_groups(self, link: str) -> list[GroupSummary]:
         return [
             GroupSummary.model_validate(
-                self._group(owner, name).model_dump(include=set(GroupSummary.model_fields))
+                self._group(link, name).model_dump(include=set(GroupSummary.model_fields))
             )
-            for owner, name in self.groups
-            if owner == link
+            for name in self._names(link)
         ]
 
     async def describe_group(self, link: str, group: str) -> GroupDescription:
@@ -95,7 +104,7 @@ class MemoryGroups:
         next_: GroupState,
         dry_run: bool,
     ) -> ChangeResult:
-        names = [name for owner, name in self.groups if owner == link] if request.all else request.groups
+        names = self._names(link) if request.all else request.groups
         for name in names:
             found = self._group(link, name)
             if found.state is not wanted:

@@ -14,11 +14,11 @@ from starlette.types import Receive, Scope, Send
 from admin import api as api_module
 from admin import limits
 from admin import server as server_module
-from admin.api import create_app
+from admin.api import LinkService, create_app
 from admin.metrics import Metrics
 from admin.samples import Snapshot
 from admin.server import AdminServer, AdminServerError
-from admin.service import LinkService, PreflightFailed
+from admin.service import PreflightFailed
 from tests.shell.conftest import Running
 from tests.shell.memory_service import ClusterTrouble, MemoryService
 

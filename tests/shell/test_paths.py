@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from admin.api import router
 from admin.client import AdminClient, AdminError
 from admin.models import (
-    CreateMirrorsRequest,
     DemoteGroupsRequest,
-    FailoverRequest,
     GroupState,
     PromoteGroupsRequest,
-    PromoteRequest,
-    UpdateLinkRequest,
 )
-from admin.validation_models import ContinuousValidationRequest, StartValidationRequest
 from tests.shell.conftest import Cli, Running
 from tests.shell.test_cli import make
+from tests.shell.test_operations import TABLE, carry_out
 
 ODD = [
     "a\nb",
@@ -60,44 +56,10 @@ ODD = [
 #: Legal as a group's id and as nothing else. Unescaped, each of them would be another route.
 ELSEWHERE = ["", "a/lag", "a/mirrors/orders", "a/mirrors/orders:pause", "orders:pause", "p1:cancel"]
 
-Operation = Callable[[AdminClient, str], object]
 
-BY_LINK: dict[str, Operation] = {
-    "describe_link": lambda c, name: c.describe_link(name),
-    "update_link": lambda c, name: c.update_link(name, UpdateLinkRequest(properties={"client.id": "x"})),
-    "delete_link": lambda c, name: c.delete_link(name, force=True),
-    "lag": lambda c, name: c.lag(name),
-    "doctor": lambda c, name: c.doctor(name),
-    "list_mirrors": lambda c, name: c.list_mirrors(name),
-    "describe_mirror": lambda c, name: c.describe_mirror(name, "orders"),
-    "promote": lambda c, name: c.promote(name, PromoteRequest(all=True)),
-    "failover": lambda c, name: c.failover(name, FailoverRequest(all=True)),
-    "create_mirrors": lambda c, name: c.create_mirrors(name, CreateMirrorsRequest(topics=["payments"])),
-    "plan_promote": lambda c, name: c.plan_promote(name, PromoteRequest(all=True)),
-    "plan_failover": lambda c, name: c.plan_failover(name, FailoverRequest(all=True)),
-    "list_promotes": lambda c, name: c.list_promotes(name),
-    "list_groups": lambda c, name: c.list_groups(name),
-    "describe_group": lambda c, name: c.describe_group(name, "g"),
-    "promote_groups": lambda c, name: c.promote_groups(name, PromoteGroupsRequest(all=True)),
-    "demote_groups": lambda c, name: c.demote_groups(name, DemoteGroupsRequest(all=True)),
-    "validation": lambda c, name: c.validation(name),
-    "start_validation": lambda c, name: c.start_validation(name, StartValidationRequest(all=True)),
-    "continue_validation": lambda c, name: c.continue_validation(
-        name, ContinuousValidationRequest(enabled=True)
-    ),
-}
-BY_TOPIC: dict[str, Operation] = {
-    "describe_mirror": lambda c, name: c.describe_mirror("a", name),
-    "delete_mirror": lambda c, name: c.delete_mirror("a", name, force=True),
-    "pause_mirror": lambda c, name: c.pause_mirror("a", name),
-    "resume_mirror": lambda c, name: c.resume_mirror("a", name),
-    "repair_mirror": lambda c, name: c.repair_mirror("a", name),
-}
-BY_JOB: dict[str, Operation] = {
-    "describe_promote": lambda c, name: c.describe_promote(name),
-    "describe_validation": lambda c, name: c.describe_validation(name),
-    "cancel_validation": lambda c, name: c.cancel_validation(name),
-}
+def ending_in(*names: str) -> list[str]:
+    """Operations whose path has one of these names last."""
+    return [name for name, row in TABLE.items() if row.in_path and row.in_path[-1] in names]
 
 
 @pytest.fixture
@@ -159,10 +121,15 @@ def test_an_id_that_nobody_has_is_shown_with_its_escapes(cli: Cli, link: Running
 
 
 @pytest.mark.parametrize(
-    ("operations", "field"), [(BY_LINK, "link: "), (BY_TOPIC, "topic: "), (BY_JOB, "String should match")]
+    ("operations", "field", "beside"),
+    [
+        (ending_in("link", "group"), "link: ", {"group": "g"}),
+        (ending_in("topic"), "topic: ", {"link": "a"}),
+        (ending_in("run", "promote_id"), "String should match", {}),
+    ],
 )
 def test_no_other_name_reaches_another_route(
-    client: AdminClient, link: Running, operations: dict[str, Operation], field: str
+    client: AdminClient, link: Running, operations: list[str], field: str, beside: dict[str, str]
 ) -> None:
     for name in [
         *ELSEWHERE,
@@ -175,9 +142,11 @@ def test_no_other_name_reaches_another_route(
         "a?dry_run=true",
         "x" * 255,
     ]:
-        for operation, call in operations.items():
+        for operation in operations:
+            row = TABLE[operation]
+            names = {one: beside.get(one, name) for one in row.in_path}
             try:
-                call(client, name)
+                carry_out(client, row, names)
             except AdminError as error:
                 told = error
             else:
@@ -207,11 +176,8 @@ def test_every_route_with_a_name_is_tried_here() -> None:
     named = [route.path for route in router.routes if "{" in getattr(route, "path", "")]
     assert len(named) > 20
     assert all(part.endswith((":text", ":rest")) for path in named for part in _names(path)), named
-    tried = {*BY_LINK, *BY_TOPIC, *BY_JOB}
-    elsewhere = {"list_links", "create_link", "follow_promote", "status", "close", "describe_controller"}
-    by_number = {"list_sidecars", "describe_sidecar", "drain_sidecar", "leave_sidecar"}
-    public = {name for name in vars(AdminClient) if not name.startswith("_")}
-    assert public - tried - elsewhere - by_number == set()
+    free = {name for name, row in TABLE.items() if row.in_path and row.in_path != ["sidecar_id"]}
+    assert free == {*ending_in("link", "group", "topic", "run", "promote_id")}
 
 
 def _names(path: str) -> list[str]:
