@@ -158,7 +158,9 @@ async def test_the_largest_lookups_are_done_in_slices() -> None:
             replies = await asking
         assert pings >= 5
         assert seen.cpu < 10 * ONE_REQUEST
-        assert seen.longest < ONE_TURN
+        # Of the time that it took: processors that are shared do less in a second of theirs. 0.08 as it is, 0.29 if the
+        # answers are made in one turn, 0.44 without any slices.
+        assert seen.longest < seen.cpu / 5
         answer = codec.decode_response("list_offsets", 7, replies[0])
         codes = [int(one.error_code) for one in answer.topics[0].partitions]
         assert codes == [0, 0] + [3] * (MANY - 2)
