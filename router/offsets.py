@@ -176,7 +176,9 @@ class OffsetSession:
             except LinkerError:
                 # The source's state is link status already; the client asks again.
                 results = {}
-            if looked_at >= SLICE:  # one answer of the source may be for several clients: not all in the same turn
+            if (
+                looked_at >= SLICE
+            ):  # one answer of the source may be for several clients: not all in the same turn
                 await self.hub.turns.next()
             for tp in asked:
                 result = results.get(tp)

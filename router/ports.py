@@ -259,6 +259,11 @@ class RouterLimits:
     of ours, which are opened while a fence is taken: a millisecond of the loop each, more with TLS."""
     lease_patience: float = 10.0
     """A produce waits this long for a lapsed lease, then its client looks for another leader: there may be one."""
+    transaction_patience: float = 5.0
+    """A write of a transaction waits this long for the promote: six tries of it and the pauses between them (kafkajs) end
+    before the 60 s that most transactions have."""
+    transactions_waiting: int = 1000
+    """Batches of transactions that wait, of all clients; together they have a quarter of held_bytes."""
     backoff_min: float = 0.02
     backoff_max: float = 0.5
     authorization_ttl: float = 30.0

@@ -1,13 +1,16 @@
 """Whether a batch of a client is forwarded at all, and if not, the error code it gets. Pure but for the ports.
 
-Only what stays so is refused here: no right, no such partition, another leader, a batch that is none, a transaction, a
-mirror that has failed. What may be over in a moment is no refusal. Forwarding is off while a broker of the target has
-just come back, while the source is reached after a start, while a new mirror is bound, while this sidecar's lease is
-renewed; the source's leader is unknown while it elects one. Such a batch waits in its lane (`routes.py`), in its turn and
-for as long as its request's time allows: clients whose tries are counted, not timed, would be at their end otherwise.
+Only what stays so is refused here: no right, no such partition, another leader, a batch that is none, a mirror that has
+failed. What may be over in a moment is no refusal. Forwarding is off while a broker of the target has just come back,
+while the source is reached after a start, while a new mirror is bound, while this sidecar's lease is renewed; the
+source's leader is unknown while it elects one. Such a batch waits in its lane (`routes.py`), in its turn and for as long
+as its request's time allows: clients whose tries are counted, not timed, would be at their end otherwise. For the same
+reason a batch of a transaction, which is never forwarded, waits for the promote (`transactions.py`).
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from router.authorize import Authorizer, Operation
 from router.fence import FenceState
@@ -26,6 +29,9 @@ from wire.frames.error_codes import (
 )
 from wire.frames.produce import ProduceRequest, TopicKey
 from wire.frames.types import TopicPartition
+
+#: No code of Kafka's: the batch is of a transaction, and its partition still has to be promoted.
+WAITS_FOR_PROMOTE: Final = -1000
 
 
 def named_twice(request: ProduceRequest) -> bool:
@@ -59,7 +65,7 @@ def refusal(
     tp: TopicPartition,
     records: memoryview,
 ) -> int:
-    """Why the batch is not forwarded, as an error code; NONE if it is, now or as soon as that may be."""
+    """Why the batch is not forwarded, as an error code or WAITS_FOR_PROMOTE; NONE if it is, now or as soon as may be."""
     if not authorizer.allowed(mirror.topic, Operation.WRITE):
         return TOPIC_AUTHORIZATION_FAILED
     partition = mirror.partition(tp.partition)
@@ -74,12 +80,10 @@ def refusal(
     if len(records) < BATCH_OVERHEAD or records[MAGIC_AT] != MAGIC:
         return INVALID_RECORD
     transactional = bool(read_producing(records)[0] & TRANSACTIONAL)
-    if carried:
-        # No lease is needed where real brokers decide; a transaction is between them and its producer.
-        return NOT_LEADER_OR_FOLLOWER if transactional else NONE
-    if transactional or (not fenced and partition.refusing is not None):
+    # No lease is needed where real brokers decide.
+    if not (carried or fenced) and partition.refusing is not None:
         return NOT_ENOUGH_REPLICAS
-    return NONE
+    return WAITS_FOR_PROMOTE if transactional else NONE
 
 
 def message_for(mirror: Mirror, index: int, code: int) -> str | None:

@@ -7,7 +7,7 @@ Lives here: ``ForwardingHub``. Not here: one client's requests (``session.py``),
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from router.budget import BytesBudget
@@ -76,6 +76,12 @@ class ShutOut(Protocol):
     def look_again(self) -> None: ...
 
 
+class WaitsForPromote(ShutOut, Protocol):
+    """Has writes of transactions that wait for their promote (``transactions.WaitingTransactions``)."""
+
+    def holds(self, tps: Collection[TopicPartition]) -> bool: ...
+
+
 class WaitsForLease(Protocol):
     """Something with answers that need a lease (``fetch.session.FetchSession``)."""
 
@@ -97,6 +103,9 @@ class ForwardingHub:
         self.gate: LeaseGate[Any] = LeaseGate(ports.lease, self.fences)
         self.without_lease: set[WaitsForLease] = set()
         self.shut: set[ShutOut] = set()
+        self.transactions: set[WaitsForPromote] = set()
+        self.transactions_waiting = 0  # batches of theirs, and their bytes
+        self.transactions_bytes = 0
         self.budget = BytesBudget(limits.held_bytes)
         self.forwarded = ForwardedBook()
         self.first_fetches = FirstFetches()
@@ -255,8 +264,11 @@ class ForwardingHub:
         self.handed_over(tps)
 
     def holds(self, tps: Iterable[TopicPartition]) -> bool:
-        """Whether some client has produced to one of them on the connection that it has."""
-        return any(self.fences.lanes(tp) for tp in tps)
+        """Whether some client has produced to one of them on the connection that it has, or waits to do so."""
+        wanted = frozenset(tps)
+        return any(self.fences.lanes(tp) for tp in wanted) or any(
+            one.holds(wanted) for one in self.transactions
+        )
 
     def carried_enough(self, tps: Iterable[TopicPartition]) -> None:
         """handed_over() for what is still being carried; the state of others is somebody else's by now."""
@@ -275,6 +287,9 @@ class ForwardingHub:
         self._deliver(self.fences.hand_over(wanted))
         self._pump(lane for tp in carried for lane in self.fences.lanes(tp))
         self._conclude(self.gate.closed(wanted))
+        with gathered_writes():
+            for one in list(self.transactions):
+                one.look_again()
         self.lanes_changed()
 
     async def answered(self, tps: Iterable[TopicPartition], *, timeout: float) -> None:

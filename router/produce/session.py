@@ -21,7 +21,7 @@ from functools import partial
 
 from router.authorize import Authorizer, Operation
 from router.ports import Mirror
-from router.produce.admission import message_for, named_twice, not_mirrored, refusal
+from router.produce.admission import WAITS_FOR_PROMOTE, message_for, named_twice, not_mirrored, refusal
 from router.produce.answers import ProduceAnswers
 from router.produce.batch import Batch
 from router.produce.fast_path import FastPath
@@ -30,6 +30,7 @@ from router.produce.job import Pair, ProduceJob, source_request
 from router.produce.lanes import Lane
 from router.produce.routes import Routes
 from router.produce.source_route import TARGET, Route
+from router.produce.transactions import WaitingTransactions
 from wire.errors import LinkerError
 from wire.frames.batch import BATCH_OVERHEAD
 from wire.frames.batch_fields import read_producing
@@ -49,6 +50,7 @@ class ProduceSession:
         self._lanes: dict[TopicPartition, Lane[ProduceJob]] = {}
         self.answers = ProduceAnswers(hub, connection, self._moved_on)
         self._ways: Routes[ProduceJob] = Routes(hub, self, self.answers.deliver, self.pump_lanes)
+        self._transactions = WaitingTransactions(hub, self.answers, authorizer)
         self._express = FastPath(hub, self.answers, authorizer, self.pump_lanes)
         # In request order behind one whose authorization is being asked.
         self._backlog: deque[ProduceJob] = deque()
@@ -153,9 +155,12 @@ class ProduceSession:
         records: memoryview,
         now: float,
     ) -> Lane[ProduceJob] | None:
-        """The lane that the batch waits in; None if it is refused, which is answered."""
+        """The lane that the batch waits in; None if it is refused, which is answered, or waits for the promote."""
         tp = TopicPartition(mirror.topic, index)
         code = refusal(self.hub, self._authorizer, mirror, tp, records)
+        if code == WAITS_FOR_PROMOTE:
+            self._transactions.admit(job, slot, tp, records)
+            return None
         message = message_for(mirror, index, code)
         producer_id, producer_epoch, base_sequence = -1, -1, -1
         if len(records) >= BATCH_OVERHEAD:
@@ -284,6 +289,7 @@ class ProduceSession:
     # Time and the end
 
     def sweep(self, now: float) -> bool:
+        self._transactions.sweep(now)
         for job in list(self.answers.jobs):
             if job.deadline <= now:
                 if job.admitted:
@@ -319,6 +325,7 @@ class ProduceSession:
         """
         self.answers.vanished = True
         self._ways.abandon()
+        self._transactions.abandon()
         self.hub.carrying.left(self)
         self.hub.budget.forget(self._connection)
         # Also those that an error, not the client, kept from being admitted: their bytes are in the budget.

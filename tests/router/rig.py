@@ -214,7 +214,7 @@ class Rig:
         self.source_users = source_users
         self.source = FakeCluster(source_nodes, api_versions=source_versions, sasl_users=source_users)
         self.target = FakeCluster([1, 2], sasl_users=sasl_users)
-        self.limits = limits or RouterLimits(settle_grace=0.3, backoff_min=0.01)
+        self.limits = limits or RouterLimits(settle_grace=0.3, backoff_min=0.01, transaction_patience=0.1)
         self.directory = Directory()
         self.image = ClusterImage()
         self.logs: dict[TopicPartition, Log] = {}

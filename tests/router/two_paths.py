@@ -36,7 +36,13 @@ from wire.schema import codec
 from wire.server.listener import Exchange
 
 LIMITS = RouterLimits(
-    settle_grace=0.3, min_timeout=0.2, lease_patience=0.6, backoff_min=0.01, backoff_max=0.05, held_bytes=2000
+    settle_grace=0.3,
+    min_timeout=0.2,
+    lease_patience=0.6,
+    transaction_patience=0.6,
+    backoff_min=0.01,
+    backoff_max=0.05,
+    held_bytes=2000,
 )
 NODES = {node: Node(node, f"source{node}", 9092, None) for node in (1, 2)}
 REAL = {node: Node(node, f"target{node}", 9092, None) for node in (11, 12)}
