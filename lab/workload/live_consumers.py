@@ -17,6 +17,9 @@ from lab.workload.history import History
 from lab.workload.live_producers import CLIENT_LOG, START_TIMEOUT, STOP_TIMEOUT, LiveClientError
 from wire.frames.types import TopicPartition
 
+COMMIT_INTERVAL = 1.0
+COMMIT_TIMEOUT = 10.0
+
 
 class LiveConsumer(ABC):
     """One member of a consumer group, which goes on wherever its group's committed offsets say. It commits every second,
@@ -69,7 +72,12 @@ async def read_up_to(
 
 
 class AiokafkaConsumer(LiveConsumer):
-    """aiokafka, on the event loop, classic group protocol."""
+    """aiokafka, on the event loop, classic group protocol.
+
+    It commits by itself here. aiokafka's own last commit, inside stop(), never ends if the coordinator refuses it: a
+    consumer that is being closed looks for no coordinator any more (GroupCoordinator.ensure_coordinator_known), and its
+    commit is tried again for ever (commit_offsets), with GroupCoordinatorNotAvailableError each time.
+    """
 
     library = "aiokafka"
 
@@ -85,10 +93,10 @@ class AiokafkaConsumer(LiveConsumer):
             client_id=self.name,
             group_id=self.group,
             auto_offset_reset="earliest",
-            auto_commit_interval_ms=1000,
+            enable_auto_commit=False,
             session_timeout_ms=10_000,
         )
-        consumer.subscribe(self._topics, listener=_Assigned(self))
+        consumer.subscribe(self._topics, listener=_Assignments(self, consumer))
         self._stopping = False
         self._started = asyncio.Event()
         self._task = asyncio.create_task(self._main(consumer), name=self.name)
@@ -126,11 +134,23 @@ class AiokafkaConsumer(LiveConsumer):
             await consumer.start()  # returns when the group gave it partitions, maybe none
             self._started.set()
             await self._poll(consumer)
+            await self.commit(consumer)
         finally:
             await consumer.stop()
 
+    async def commit(self, consumer: Any) -> None:
+        try:
+            async with asyncio.timeout(COMMIT_TIMEOUT):
+                await consumer.commit()
+        except (aiokafka.errors.KafkaError, aiokafka.errors.IllegalOperation, TimeoutError) as error:
+            self.history.notice(self.name, f"commit: {error!r}")
+
     async def _poll(self, consumer: Any) -> None:
+        commit_at = time.monotonic()
         while not self._stopping:
+            if time.monotonic() >= commit_at:
+                commit_at = time.monotonic() + COMMIT_INTERVAL
+                await self.commit(consumer)
             try:
                 polled = await consumer.getmany(timeout_ms=200, max_records=2000)
             except aiokafka.errors.KafkaError as error:
@@ -146,15 +166,17 @@ class AiokafkaConsumer(LiveConsumer):
         self.assignments += 1
 
 
-class _Assigned(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is not typed
-    def __init__(self, consumer: AiokafkaConsumer) -> None:
+class _Assignments(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is not typed
+    def __init__(self, live: AiokafkaConsumer, consumer: Any) -> None:
+        self._live = live
         self._consumer = consumer
 
     async def on_partitions_revoked(self, revoked: Any) -> None:
-        pass
+        if revoked:
+            await self._live.commit(self._consumer)
 
     async def on_partitions_assigned(self, assigned: Any) -> None:
-        self._consumer.assigned()
+        self._live.assigned()
 
 
 class LibrdkafkaConsumer(LiveConsumer):

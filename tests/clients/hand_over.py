@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -198,6 +199,7 @@ async def _promote_group(stage: Stage, move: Move, name: str = "promote") -> Non
         # Of the opening, the part that is the gate's: from the last look at which it held to the first at which it was gone.
         "gate_opening_ms": round((promoted - move.opened) * 1000),
         "promote_ms": round((time.time() - move.asked) * 1000),
+        "group_phases_ms": time_in(states, move.asked),
     }
     await group.until_read_everywhere(move.opened)
 
@@ -256,6 +258,16 @@ def acceptable(row: Row, *, crash: bool, exactly_once: bool, rereads: bool = Fal
         return not row["output_repeated"]
     repeated = row["repeated"] - (row["repeated_at_target"] if rereads else 0)
     return not repeated or (crash and row["repeated_back_ms"] <= SYNC_INTERVAL_MS)
+
+
+def time_in(states: Sequence[tuple[float, str]], since: float) -> dict[str, int]:
+    """Milliseconds in each state but the last one. The first one is the command's own: its start, and its request."""
+    spent: dict[str, int] = {}
+    for (_, state), (at, following) in itertools.pairwise(states):
+        if following != state:
+            spent[state] = round((at - since) * 1000)
+            since = at
+    return spent
 
 
 @contextlib.asynccontextmanager

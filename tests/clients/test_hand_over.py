@@ -129,3 +129,16 @@ async def test_members_are_at_the_source_again_only_after_the_demote(monkeypatch
     assert (move.opened, move.row["drain_ms"]) == (1.0, 5)  # the first opening's stay
     assert move.back is not None
     assert 1.0 < move.back.begin <= move.back.end
+
+
+def test_the_time_in_each_state_of_a_promote() -> None:
+    looks = [
+        (10.2, "GATED"),
+        (10.4, "GATED"),
+        (13.0, "DRAINING"),
+        (13.1, "DRAINING"),
+        (13.2, "OPENING"),
+        (13.3, "PROMOTED"),
+    ]
+    assert hand_over.time_in(looks, 10.0) == {"GATED": 3000, "DRAINING": 200, "OPENING": 100}
+    assert hand_over.time_in([], 10.0) == {}

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.errors import NotCoordinatorForGroupError
 
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.workload.checker import check
@@ -124,6 +126,40 @@ async def test_a_clean_move_within_one_cluster_is_clean(
     followers = await asyncio.to_thread(compare_followers, source_cluster, topics, placed)
     assert len(followers) == 21
     assert all(one.identical and one.offsets_identical for one in followers)
+
+
+async def test_a_consumer_stops_although_its_coordinator_refuses_a_closing_member_s_commits(
+    source_cluster: KafkaCluster, unique_topic: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the coordinator moves, or its disk is slow, just then. aiokafka's own last commit would never end."""
+    commit = GroupCoordinator._do_commit_offsets
+
+    async def refused(self: GroupCoordinator, *offsets: object) -> None:
+        if self._closing.done():
+            self.coordinator_dead()
+            raise NotCoordinatorForGroupError
+        await commit(self, *offsets)
+
+    monkeypatch.setattr(GroupCoordinator, "_do_commit_offsets", refused)
+    (topic,) = (replace(one, name=unique_topic(one.name)) for one in TOPICS if one.name == "ledger")
+    filler = SourceFiller(source_cluster.bootstrap, scale=0.05)
+    await asyncio.to_thread(filler.create, [topic], 2)
+    await asyncio.to_thread(filler.fill, [topic])
+    history = History()
+    consumer = AiokafkaConsumer(unique_topic("group"), [topic.name], history)
+    async with asyncio.timeout(90):
+        await consumer.start(source_cluster.bootstrap)
+        before = -1
+        while not 0 < len(history.reads) == before:
+            before = len(history.reads)
+            await asyncio.sleep(1)
+        async with asyncio.timeout(30):
+            await consumer.stop()
+        await consumer.start(source_cluster.bootstrap)
+        await asyncio.sleep(1)
+        await consumer.stop()
+    assert len(history.reads) == before, "it had committed"
+    assert history.notices == []
 
 
 async def test_a_move_to_a_cluster_without_the_records_is_found_out(
