@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from admin.samples import LatencyHistogram, LinkSample, Snapshot
+from admin.samples import LatencyHistogram, LinkBrokerSample, LinkSample, Snapshot
 from controller.plan.producer_ids import RESERVE
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -223,7 +223,7 @@ class _Page:
     def __init__(self) -> None:
         self.families: dict[str, Metric] = {}
 
-    def add(self, name: str, value: float | None, *labels: str) -> None:
+    def add(self, name: str, value: float | None, *labels: str, cluster: str | None = None) -> None:
         if value is None:
             return
         entry = CATALOGUE[name]
@@ -233,6 +233,9 @@ class _Page:
             family = self.families[name] = kind(name, entry.help, labels=entry.labels)
         if isinstance(family, (CounterMetricFamily, GaugeMetricFamily)):
             family.add_metric(labels, value)
+            if cluster is not None:
+                last = family.samples[-1]
+                family.samples[-1] = last._replace(labels={**last.labels, "cluster": cluster})
 
     def histogram(self, name: str, histogram: LatencyHistogram | None, *labels: str) -> None:
         if histogram is None:
@@ -245,11 +248,10 @@ class _Page:
 
 def _fill(page: _Page, now: Snapshot) -> None:
     page.add("linker_build_info", 1, now.version)
-    page.add("linker_heartbeat_age_seconds", now.heartbeat_age_seconds)
+    for one in now.brokers:
+        _broker(page, one)
     page.add("linker_controller_epoch", now.controller_epoch)
     page.add("linker_is_controller", None if now.is_controller is None else int(now.is_controller))
-    page.add("linker_leading_partitions", now.leading_partitions)
-    page.add("linker_unknown_answers", now.unknown_answers)
     page.histogram("linker_store_commit_seconds", now.store_commits)
     page.add("linker_store_commit_failures", now.store_failures)
     if now.fleet is not None:
@@ -261,17 +263,9 @@ def _fill(page: _Page, now: Snapshot) -> None:
         page.add("linker_leader_moves", now.fleet.moves)
         page.add("linker_fenced_dead", now.fleet.fenced_dead)
     page.add("linker_window_limit_bytes", now.window_limit_bytes)
-    page.add("linker_client_connections", now.client_connections)
-    page.add("linker_protocol_errors", now.protocol_errors)
-    page.add("linker_refused_connections", now.refused_connections)
     page.add("linker_partial_cut", now.partial_cut)
     for of, end in now.certificate_ends.items():
         page.add("linker_certificate_expiry_seconds", end, of)
-    page.add("linker_unread_bytes", now.unread_bytes)
-    page.add("linker_unread_cut", now.unread_cut)
-    page.add("linker_produce_requests", now.produce_requests)
-    page.add("linker_produce_answers", now.produce_answers)
-    page.add("linker_produce_answer_seconds", now.produce_answer_seconds)
     page.add("linker_promotes_running", now.promotes_running)
     for (name, phase), seconds in now.promote_phase_seconds.items():
         page.add("linker_promote_phase_seconds", seconds, name, phase)
@@ -314,6 +308,23 @@ def _fill(page: _Page, now: Snapshot) -> None:
         for broker, (through, age) in sample.validated.items():
             page.add("linker_replica_validated_offset", through, *labels, str(broker))
             page.add("linker_replica_validation_age_seconds", age, *labels, str(broker))
+
+
+def _broker(page: _Page, now: LinkBrokerSample) -> None:
+    for name, value in (
+        ("linker_heartbeat_age_seconds", now.heartbeat_age_seconds),
+        ("linker_leading_partitions", now.leading_partitions),
+        ("linker_unknown_answers", now.unknown_answers),
+        ("linker_client_connections", now.client_connections),
+        ("linker_protocol_errors", now.protocol_errors),
+        ("linker_refused_connections", now.refused_connections),
+        ("linker_unread_bytes", now.unread_bytes),
+        ("linker_unread_cut", now.unread_cut),
+        ("linker_produce_requests", now.produce_requests),
+        ("linker_produce_answers", now.produce_answers),
+        ("linker_produce_answer_seconds", now.produce_answer_seconds),
+    ):
+        page.add(name, value, cluster=now.cluster)
 
 
 def _validation(page: _Page, link: LinkSample) -> None:

@@ -113,27 +113,37 @@ class FleetSample:
 
 
 @dataclass(slots=True, kw_only=True)
-class Snapshot:
-    """All numbers of one moment."""
+class LinkBrokerSample:
+    """The sidecar as a broker of one cluster."""
 
-    version: str
+    #: A label for every cluster but the target, so that no two series have one name.
+    cluster: str | None = None
     heartbeat_age_seconds: float | None = None
-    controller_epoch: int | None = None
-    window_limit_bytes: int | None = None
-    client_connections: int | None = None
+    leading_partitions: int = 0
+    unknown_answers: int = 0
+    client_connections: int = 0
     protocol_errors: int = 0
     refused_connections: int = 0
-    partial_cut: int = 0
-    #: Of the certificates that this sidecar shows: when they end, in seconds since 1970, by who sees them.
-    certificate_ends: dict[str, float] = field(default_factory=dict)
     unread_bytes: int = 0
     unread_cut: int = 0
     produce_requests: int = 0
     produce_answers: int = 0
     produce_answer_seconds: float = 0.0  # from arrival to answer, in sum
+
+
+@dataclass(slots=True, kw_only=True)
+class Snapshot:
+    """All numbers of one moment."""
+
+    version: str
+    #: The target's first.
+    brokers: list[LinkBrokerSample] = field(default_factory=list)
+    controller_epoch: int | None = None
+    window_limit_bytes: int | None = None
+    partial_cut: int = 0
+    #: Of the certificates that this sidecar shows: when they end, in seconds since 1970, by who sees them.
+    certificate_ends: dict[str, float] = field(default_factory=dict)
     is_controller: bool | None = None
-    leading_partitions: int | None = None
-    unknown_answers: int | None = None
     store_commits: LatencyHistogram | None = None
     store_failures: int | None = None
     fleet: FleetSample | None = None

@@ -159,6 +159,7 @@ class LinkBroker:
             lambda broker, name, timeout: broker_config(cluster, broker, name, timeout=timeout),
             lambda: membership.image.brokers.keys() - self.link_brokers(),
             [one.name for one in self.advertised],
+            settings.cluster,
         )
         self.copies = MirrorDirectory()
         self.followers = FollowerServer(
@@ -196,6 +197,7 @@ class LinkBroker:
         )
         self._stack.push_async_callback(membership.close)
         self._stack.push_async_callback(self.router.close)
+        self._stack.callback(self.followers.close)
         self.hand_overs = HandOvers(self.router, self._wait_known)
         self.fences = StateFences(self.router, lambda: controller.image, self.hand_overs.look)
 

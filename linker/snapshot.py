@@ -5,8 +5,17 @@ from __future__ import annotations
 import time
 
 from admin.models import GroupState, MirrorState
-from admin.samples import FleetSample, GroupsSample, LinkSample, PartitionSample, Snapshot, ValidationSample
+from admin.samples import (
+    FleetSample,
+    GroupsSample,
+    LinkBrokerSample,
+    LinkSample,
+    PartitionSample,
+    Snapshot,
+    ValidationSample,
+)
 from controller.phases import ENDED
+from linker.link_broker import LinkBroker
 from linker.links import proved
 from linker.links import status as view
 from linker.links.runtime import LinkRuntime
@@ -19,32 +28,17 @@ from wire.errors import error_name
 def take_snapshot(sidecar: Running, certificate_ends: dict[str, float] | None = None) -> Snapshot:
     """Called at every scrape."""
     jobs = sidecar.controller.image.jobs.values()
-    age = time.monotonic() - sidecar.target.registration.last_heartbeat
     return Snapshot(
         version=sidecar.version,
-        heartbeat_age_seconds=None if age == float("inf") else age,
+        brokers=[broker_sample(sidecar.broker)],
         controller_epoch=sidecar.controller.controller_epoch,
         is_controller=sidecar.controller.is_head,
-        leading_partitions=sum(
-            partition.leader == sidecar.target.broker_id
-            for topic in sidecar.target.image.topics_by_id.values()
-            for partition in topic.partitions.values()
-        ),
-        unknown_answers=sidecar.broker.router.unknown_answers,
         store_commits=sidecar.fleet.store.latency,
         store_failures=sidecar.fleet.store.failures,
         fleet=_fleet(sidecar),
         window_limit_bytes=sidecar.budget.limit,
-        client_connections=sum(len(listener.connections) for listener in sidecar.broker.listeners),
-        produce_requests=sidecar.broker.router.stats.produce_requests,
-        produce_answers=sidecar.broker.router.stats.produce_answered,
-        produce_answer_seconds=sidecar.broker.router.stats.produce_seconds,
-        protocol_errors=sum(listener.protocol_errors for listener in sidecar.broker.listeners),
-        refused_connections=sum(listener.refused_connections for listener in sidecar.broker.listeners),
         partial_cut=sidecar.partial.cut,
         certificate_ends=certificate_ends or {},
-        unread_bytes=sidecar.broker.router.hub.unread.used,
-        unread_cut=sidecar.broker.router.hub.unread.cut,
         promotes_running=sum(job.ended_at is None for job in jobs),
         promote_phase_seconds={
             (job.link, phase): ms / 1000
@@ -54,6 +48,30 @@ def take_snapshot(sidecar: Running, certificate_ends: dict[str, float] | None = 
         links=[_link(runtime, sidecar.controller.is_head) for runtime in sidecar.links.values()],
         groups=[sample for runtime in sidecar.links.values() for sample in _groups(runtime)],
         partitions=[sample for runtime in sidecar.links.values() for sample in _partitions(runtime)],
+    )
+
+
+def broker_sample(broker: LinkBroker, cluster: str | None = None) -> LinkBrokerSample:
+    """`cluster`: its name, None for the target."""
+    membership, router, listeners = broker.membership, broker.router, broker.listeners
+    age = time.monotonic() - membership.registration.last_heartbeat
+    return LinkBrokerSample(
+        cluster=cluster,
+        heartbeat_age_seconds=None if age == float("inf") else age,
+        leading_partitions=sum(
+            partition.leader == membership.broker_id
+            for topic in membership.image.topics_by_id.values()
+            for partition in topic.partitions.values()
+        ),
+        unknown_answers=router.unknown_answers,
+        client_connections=sum(len(listener.connections) for listener in listeners),
+        protocol_errors=sum(listener.protocol_errors for listener in listeners),
+        refused_connections=sum(listener.refused_connections for listener in listeners),
+        unread_bytes=router.hub.unread.used,
+        unread_cut=router.hub.unread.cut,
+        produce_requests=router.stats.produce_requests,
+        produce_answers=router.stats.produce_answered,
+        produce_answer_seconds=router.stats.produce_seconds,
     )
 
 

@@ -6,7 +6,7 @@
 - `errors`: errors of the membership, each one line that says what to do
 - `hosting`: how a broker leaves the target: the partitions that keep it there, and its unregistration
 - `identity`: the sidecar's identity in the target, and the features it registers with
-- `inter_broker`: the listeners on which the target's brokers talk to each other
+- `inter_broker`: the listeners on which a cluster's brokers talk to each other
 - `internal_topics`: makes the target create Kafka's own topics before a link broker could be given them
 - `metadata_log`: follows the target's metadata log as an observer, and replays it into a ClusterImage
 - `operations`: requests of a link broker to the controller: reassignments, ISRs, brokers, elections, producer ids

@@ -95,8 +95,8 @@ class TargetCluster:
         await self._joined.wait()
         try:
             async with TaskGroup() as group:
-                group.create_task(self.metadata.run(), name="target-metadata-log")
-                group.create_task(self.registration.run(), name="target-heartbeats")
+                group.create_task(self.metadata.run(), name=f"{self.cluster.name} metadata log")
+                group.create_task(self.registration.run(), name=f"{self.cluster.name} heartbeats")
         except* LinkerError as errors:
             # One line is what a person needs; the group around it is our own structure.
             raise first_error(errors) from None

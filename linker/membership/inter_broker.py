@@ -1,4 +1,4 @@
-"""The listeners on which the target's brokers talk to each other; followers come in there only.
+"""The listeners on which a cluster's brokers talk to each other; followers come in there only.
 
 Each broker's own configuration names its listener, and they may differ while that is changed. So all brokers are asked,
 again and again. Until one has answered, followers are served on every listener.
@@ -28,9 +28,12 @@ Ask = Callable[[int, str, float], Awaitable[str | None]]
 
 
 class InterBrokerListeners:
-    def __init__(self, ask: Ask, brokers: Callable[[], Collection[int]], ours: Collection[str]) -> None:
+    def __init__(
+        self, ask: Ask, brokers: Callable[[], Collection[int]], ours: Collection[str], cluster: str = "target"
+    ) -> None:
         """ours: names of the sidecar's own listeners. With a single one there is nothing to tell apart."""
         self._ask = ask
+        self._cluster = cluster
         self._brokers = brokers
         self._ours = frozenset(ours)
         self._told: dict[int, str] = {}
@@ -62,7 +65,8 @@ class InterBrokerListeners:
         if not self._told and reason and not self._silent:
             self._silent = True
             log.warning(
-                "no broker of the target tells on which listener brokers talk to each other, so whoever has ClusterAction "
+                "no broker of the %s tells on which listener brokers talk to each other, so everybody with ClusterAction "
                 "may fetch as a follower on every listener: %s",
+                self._cluster,
                 reason,
             )

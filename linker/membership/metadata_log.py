@@ -58,6 +58,7 @@ class MetadataLog:
 
     def __init__(self, channel: ControllerChannel) -> None:
         self._channel = channel
+        self._name = channel.cluster_name
         self.image = ClusterImage()
         self._tail = UncommittedTail()  # continues the image, or the one that is to replace it
         self._replacement: ClusterImage | None = None
@@ -139,11 +140,11 @@ class MetadataLog:
         except TimeoutError:
             active = self._channel.active
             raise RequestTimedOut(
-                f"the target's metadata log did not reach {what} in time",
+                f"{self._name}: the metadata log did not reach {what} in time",
                 sent=False,
                 api="fetch",
                 offset=self._tail.committed_offset,
-                peer=active.address if active else self._channel.cluster_name,
+                peer=active.address if active else self._name,
             ) from None
         finally:
             self._changed.discard(changed)
@@ -173,7 +174,7 @@ class MetadataLog:
                 except LinkerError as error:
                     if self._is_fatal(error):
                         raise
-                    log.warning("metadata log: %s", error)
+                    log.warning("%s: metadata log: %s", self._name, error)
                     progressed = False
                 if progressed:
                     backoff = _BACKOFF_FIRST
@@ -231,9 +232,7 @@ class MetadataLog:
         try:
             self._tail.append(partition.records or b"")
         except OffsetGap as gap:
-            raise MetadataLogFailed(
-                f"{self._channel.cluster_name}: a gap in the metadata log: {gap}"
-            ) from gap
+            raise MetadataLogFailed(f"{self._name}: a gap in the metadata log: {gap}") from gap
         self.last_contact = time.monotonic()
         # -1 means that a new leader has not committed anything in its epoch yet: no proof of anything.
         if partition.high_watermark >= 0:
@@ -268,9 +267,7 @@ class MetadataLog:
                 touched = replay_batches(image, ready)
             except WireError as error:
                 # A committed record that cannot be read is a change of the cluster that would be missed.
-                raise MetadataLogFailed(
-                    f"{self._channel.cluster_name}: the metadata log cannot be read: {error}"
-                ) from error
+                raise MetadataLogFailed(f"{self._name}: the metadata log cannot be read: {error}") from error
         if self._replacement is not None:
             if not 0 <= self.high_watermark <= self._tail.committed_offset:
                 return
@@ -288,12 +285,13 @@ class MetadataLog:
     def _truncate(self, epoch: int, end_offset: int) -> None:
         """Drop what the leader does not have (`RaftLog.truncateToEndOffset`)."""
         if dropped := self._tail.truncate(epoch, end_offset):
-            log.info("metadata log: %d uncommitted batches dropped", dropped)
+            log.info("%s: metadata log: %d uncommitted batches dropped", self._name, dropped)
             return
         # The quorum lost records that it had committed. Whatever the log says now is what the brokers see.
         log.error(
-            "metadata log: the quorum lost committed records (we are at %d, it diverges at %d of epoch %d): "
+            "%s: metadata log: the quorum lost committed records (we are at %d, it diverges at %d of epoch %d): "
             "replaying from the start",
+            self._name,
             self._tail.committed_offset,
             end_offset,
             epoch,
@@ -310,7 +308,7 @@ class MetadataLog:
         try:
             data = await self._snapshots.fetch(end_offset, epoch)
         except SnapshotGone as gone:
-            log.info("metadata log: %s", gone)
+            log.info("%s: metadata log: %s", self._name, gone)
             return
         fresh = ClusterImage()
         try:
@@ -318,8 +316,7 @@ class MetadataLog:
             await asyncio.to_thread(load_snapshot, fresh, data, end_offset, epoch)
         except WireError as error:
             raise MetadataLogFailed(
-                f"{self._channel.cluster_name}: the metadata snapshot {end_offset}-{epoch} cannot be read: "
-                f"{error}"
+                f"{self._name}: the metadata snapshot {end_offset}-{epoch} cannot be read: {error}"
             ) from error
         replacing = self._replacement is not None
         touched = frozenset(self.image.topics_by_id) | frozenset(fresh.topics_by_id)
@@ -332,7 +329,8 @@ class MetadataLog:
         self.snapshots_loaded += 1
         self.last_contact = time.monotonic()
         log.info(
-            "metadata snapshot %d-%d loaded, %d bytes in %.0f ms",
+            "%s: metadata snapshot %d-%d loaded, %d bytes in %.0f ms",
+            self._name,
             end_offset,
             epoch,
             len(data),

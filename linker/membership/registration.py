@@ -83,6 +83,7 @@ class Registration:
         if not listeners:
             raise RegistrationRefused("the sidecar needs at least one advertised listener")
         self._channel = channel
+        self._name = channel.cluster_name
         self._metadata = metadata
         self.identity = identity
         self._cluster_id = ""
@@ -131,7 +132,7 @@ class Registration:
         stored = self.identity.cluster_id
         if stored and stored != cluster_id:
             raise ClusterIdChanged(
-                f"{self._channel.cluster_name} has cluster id {cluster_id}, but this sidecar's stored "
+                f"{self._name} has cluster id {cluster_id}, but this sidecar's stored "
                 f"identity belongs to cluster {stored}; point the target section at that cluster, or give "
                 "this one a state of its own"
             )
@@ -143,12 +144,12 @@ class Registration:
         """Register, or amend the registration; afterwards `identity` has the epoch and is saved."""
         deadline = time.monotonic() + timeout
         active, connection = await self._channel.connection("heartbeat", timeout=timeout)
-        check_versions(connection, self._channel.cluster_name, active.address)
+        check_versions(connection, self._name, active.address)
         await self._metadata.caught_up(max(0.001, deadline - time.monotonic()))
-        check_identity(self.identity, self._channel.cluster_name, self._metadata.image)
+        check_identity(self.identity, self._name, self._metadata.image)
         unknown = too_new(connection.finalized_features, self._metadata.image.features)
         if unknown is not None:
-            raise TargetUnsupported(f"{self._channel.cluster_name} {unknown}")
+            raise TargetUnsupported(f"{self._name} {unknown}")
         if self.identity.cluster_id != self._cluster_id:
             self.identity = dataclasses.replace(self.identity, cluster_id=self._cluster_id)
         # Saved before the first use: a crash after the controller has seen it must not cost us the identity.
@@ -161,14 +162,14 @@ class Registration:
             code, epoch = await self._register_once(remaining)
             if code == 0:
                 break
-            check_refused(
-                code, self._channel.cluster_name, self.identity, self._cluster_id, self._metadata.image
-            )
+            check_refused(code, self._name, self.identity, self._cluster_id, self._metadata.image)
             await asyncio.sleep(min(backoff, max(0.0, deadline - time.monotonic())))
             backoff = min(backoff * 2, _RETRY_MAX)
         self.identity = dataclasses.replace(self.identity, broker_epoch=epoch)
         await self._save(self.identity)
-        log.info("registered as broker %d, epoch %d, rack %s", self.broker_id, epoch, self.rack)
+        log.info(
+            "%s: registered as broker %d, epoch %d, rack %s", self._name, self.broker_id, epoch, self.rack
+        )
         self._registered.set()
         self._hurry.set()
 
@@ -217,7 +218,9 @@ class Registration:
         features = await self._offered(_HEARTBEAT_TIMEOUT)
         if features == self._features:
             return
-        log.info("the target's controller supports other features than it did: the registration is amended")
+        log.info(
+            "%s: the controller supports other features than it did: the registration is amended", self._name
+        )
         await self.register(_SESSION_TIMEOUT)
 
     # --- heartbeats -----------------------------------------------------------------------------------------
@@ -239,7 +242,7 @@ class Registration:
                 f"{self._metadata.offset}, caught up: {self.caught_up})",
                 sent=False,
                 api="broker_heartbeat",
-                peer=self._channel.cluster_name,
+                peer=self._name,
             ) from None
         if self._failure is not None:
             raise self._failure
@@ -272,7 +275,7 @@ class Registration:
                 except (BrokerIdTaken, ClusterIdChanged, RegistrationRefused, TargetUnsupported):
                     raise
                 except LinkerError as error:
-                    log.warning("heartbeat: %s", error)
+                    log.warning("%s: heartbeat: %s", self._name, error)
                     pause, backoff = backoff, min(backoff * 2, _RETRY_MAX)
                 await until_set(self._hurry, pause)
         except BaseException as error:
@@ -313,7 +316,7 @@ class Registration:
         if code in (STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED):
             await self._lost_registration(code)
             return False
-        check_error(code, "broker_heartbeat", self._channel.cluster_name)
+        check_error(code, "broker_heartbeat", self._name)
         self.heartbeat_version = int(response.__version__)
         self.last_heartbeat = sent_at
         self.caught_up = response.is_caught_up
@@ -323,7 +326,7 @@ class Registration:
     def _set_fenced(self, fenced: bool) -> None:
         if fenced == self.fenced:
             return
-        log.info("broker %d is %s", self.broker_id, "fenced" if fenced else "unfenced")
+        log.info("%s: broker %d is %s", self._name, self.broker_id, "fenced" if fenced else "unfenced")
         self.fenced = fenced
         if fenced:
             self._unfenced.clear()
@@ -339,11 +342,14 @@ class Registration:
         await self._metadata.caught_up(_HEARTBEAT_TIMEOUT)
         existing = self._metadata.image.brokers.get(self.broker_id)
         if existing is not None and existing.incarnation_id != self.identity.incarnation_id:
-            raise BrokerIdTaken(taken_text(self._channel.cluster_name, self.broker_id, existing))
+            raise BrokerIdTaken(taken_text(self._name, self.broker_id, existing))
         if self._stopping:
             return
         log.warning(
-            "broker %d is not registered any more (error %d): registering again", self.broker_id, code
+            "%s: broker %d is not registered any more (error %d): registering again",
+            self._name,
+            self.broker_id,
+            code,
         )
         self._set_fenced(True)
         await self.register(_SESSION_TIMEOUT)
@@ -371,7 +377,7 @@ class Registration:
             self._left = self.broker_id not in self._metadata.image.brokers
             self._stopping = self._left
             self._hurry.set()
-        log.info("broker %d has left %s", self.broker_id, self._channel.cluster_name)
+        log.info("broker %d has left %s", self.broker_id, self._name)
 
     def _check_hosts_nothing(self) -> None:
         leads, hosts = hosted_partitions(self._metadata.image, self.broker_id)

@@ -163,6 +163,14 @@ class FakeController:
             "topics": [],
         }
 
+    async def _describe_cluster(self, request: Any, version: int) -> dict[str, object]:
+        return {
+            "cluster_id": self.quorum.cluster_id,
+            "controller_id": 1,
+            "brokers": [{"broker_id": 1, "host": "127.0.0.1", "port": self.port, "rack": None}],
+            "cluster_authorized_operations": 0xFFF,
+        }
+
     async def _describe_quorum(self, request: Any, version: int) -> dict[str, object]:
         quorum = self.quorum
         partition: dict[str, object] = {"partition_index": 0, "error_code": NOT_LEADER, "leader_id": -1}

@@ -87,12 +87,12 @@ class Source:
 class Log(PartitionCopy):
     """What the sidecar has in memory of a partition of "orders", from offset 0 on: a follower is there and takes nothing."""
 
-    def __init__(self, index: int = 0) -> None:
+    def __init__(self, index: int = 0, topic_id: bytes = b"t" * 16) -> None:
         spec = MirrorSpec(
             link="east",
             topic="orders",
             partition=index,
-            topic_id=b"t" * 16,
+            topic_id=topic_id,
             source_topic_id=b"s" * 16,
             session_epoch=E0,
             start_offset=0,
@@ -107,11 +107,12 @@ class Log(PartitionCopy):
         (cursor,) = self.cursors
         cursor.fetcher = cast(Any, self.fetcher)
 
-    def append(self, count: int) -> None:
+    def append(self, records: int | list[bytes]) -> None:
         """As the source's next answer."""
         (cursor,) = self.cursors
         base = cursor.position
-        data = build_batch(count, base_offset=base, leader_epoch=E0)
+        count = records if isinstance(records, int) else len(records)
+        data = build_batch(records, base_offset=base, leader_epoch=E0)
         self.batches.append(data)
         self.note_answer(base + count, base + count, 0)
         charge = Charge(MemoryBudget(len(data)), len(data))

@@ -13,6 +13,7 @@ from admin.samples import (
     FleetSample,
     GroupsSample,
     LatencyHistogram,
+    LinkBrokerSample,
     LinkSample,
     PartitionSample,
     Snapshot,
@@ -26,19 +27,23 @@ def full() -> Snapshot:
     latency.observe(100)
     return Snapshot(
         version="1",
-        heartbeat_age_seconds=0.5,
+        brokers=[
+            LinkBrokerSample(
+                heartbeat_age_seconds=0.5,
+                client_connections=4,
+                protocol_errors=2,
+                refused_connections=3,
+                unread_bytes=100,
+                unread_cut=1,
+                leading_partitions=6,
+                unknown_answers=1,
+            )
+        ],
         controller_epoch=3,
         window_limit_bytes=10,
-        client_connections=4,
-        protocol_errors=2,
-        refused_connections=3,
         partial_cut=5,
-        unread_bytes=100,
-        unread_cut=1,
         certificate_ends={"CLIENTS": 1795850845.0},
         is_controller=True,
-        leading_partitions=6,
-        unknown_answers=1,
         store_commits=latency,
         store_failures=2,
         fleet=FleetSample(
