@@ -19,6 +19,9 @@
 - `passthrough`: relays everything else as raw frames between the client and a real broker
 - `ports`: the parts of the sidecar that the router needs, as Protocols; `linker` provides them
 - `produce/`: a write on its way to the source and its answer on the way back
+- `split`: a request that this sidecar answers in part: a real broker answers the rest, and both answers are merged
 - `tasks`: owns the router's background tasks: opening connections, refreshing metadata
+- `turns`: works on large requests in slices, one slice per turn of the event loop for all clients together
 - `txn_markers`: WriteTxnMarkers from the target's transaction coordinators
+- `way_in`: requests of a client that has not logged in yet
 """

@@ -15,7 +15,7 @@ from router.authorize import Authorizer, Operation
 from router.broker_resource import BROKER
 from router.passthrough import Upstream
 from router.ports import RouterPorts
-from router.produce.split import Fields, answer, ask, decoded, in_order, pass_rest
+from router.split import Fields, answer, ask, decoded, in_order, pass_rest
 from wire.frames.error_codes import CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, LOG_DIR_NOT_FOUND
 from wire.server.listener import Exchange
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from router import apis
+from router import apis, way_in
 from router.addressed import Addressed
 from router.api_versions import API_VERSIONS
 from router.client_session import ClientSession
@@ -18,7 +18,6 @@ from router.fence import FenceState
 from router.login import LoginState
 from router.on_mirrors import MirrorRequests
 from router.ports import RouterLimits, RouterPorts, RouterStats
-from router.produce import way_in
 from router.produce.forwarded import ForwardedBook
 from router.produce.forwarding import ForwardingHub
 from router.tasks import TaskKeeper

@@ -19,7 +19,7 @@ from router.ports import Mirror
 from router.produce.admission import not_mirrored
 from router.produce.forwarding import ForwardingHub
 from router.produce.lane_states import ErrorMeaning, verdict
-from router.produce.turns import SLICE
+from router.turns import SLICE
 from wire.errors import LinkerError, WireError
 from wire.frames.error_codes import (
     INVALID_REQUEST,

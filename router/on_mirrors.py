@@ -15,7 +15,7 @@ from router.authorize import Authorizer, Operation
 from router.fence import LED_ELSEWHERE
 from router.passthrough import Upstream
 from router.produce.forwarding import ForwardingHub
-from router.produce.split import Fields, answer, by_topic, decoded, merged, pass_rest
+from router.split import Fields, answer, by_topic, decoded, merged, pass_rest
 from wire.frames.error_codes import (
     NOT_LEADER_OR_FOLLOWER,
     POLICY_VIOLATION,

@@ -10,5 +10,4 @@
 - `makers`: One interface for a laboratory's clusters and sidecar, and the maker that takes jars on loopback
 - `ports`: TCP ports of 127.0.0.1 that stay ours, also while the node that uses them is down
 - `sidecar_process`: the sidecar as a child process, and the command line as its operator uses it
-- `waits`: waits between the steps of the demonstration; each has a deadline and says then how far it came
 """

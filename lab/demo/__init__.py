@@ -6,4 +6,5 @@
 - `progress`: how the demonstration shows where it is: a live line on a terminal, one line per phase elsewhere
 - `report`: the demonstration's result: report.json, the table under it, and what makes it a failure
 - `scenario`: the demonstration from the first cluster's start to the last check
+- `waits`: waits between the steps of the demonstration; each has a deadline and says then how far it came
 """

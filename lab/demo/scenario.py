@@ -20,10 +20,10 @@ from rich.console import Console
 from lab.clusters.kafka_cluster import KafkaCluster, KafkaClusterSpec
 from lab.clusters.kafka_jars import DEFAULT_VERSION, ensure_distribution
 from lab.clusters.sidecar_process import SidecarProcess, SidecarSpec
-from lab.clusters.waits import DemoError, caught_up, held, rebalanced
 from lab.demo.group_moves import judge_groups
 from lab.demo.progress import Progress
 from lab.demo.report import DemoResult
+from lab.demo.waits import DemoError, caught_up, held, rebalanced
 from lab.workload.checker import check
 from lab.workload.history import History
 from lab.workload.inspection import (

@@ -30,7 +30,7 @@ from router.fetch.source import SOURCE_WAIT, SourceReads
 from router.leadership import current_leader, endpoints_of
 from router.ports import Mirror
 from router.produce.forwarding import ForwardingHub
-from router.produce.turns import SLICE
+from router.turns import SLICE
 from wire.frames.error_codes import FENCED_LEADER_EPOCH, FETCH_SESSION_ID_NOT_FOUND, NOT_LEADER_OR_FOLLOWER
 from wire.frames.fetch import FetchPartitionResult, FetchRequest, TopicKey, encode_fetch_response
 from wire.server.listener import Exchange, ServerConnection

@@ -15,8 +15,5 @@
 - `routes`: the connection that each lane of a client sends on, and the wait for one
 - `session`: Produce of one client: parse, forward each partition through its lane, merge the answers
 - `source_route`: connections to the source, and the search for a leader that has moved
-- `split`: a request that this sidecar answers in part: a real broker answers the rest, and both answers are merged
 - `transactions`: holds a transaction's writes to a mirror until its promote, for some seconds
-- `turns`: works on large requests in slices, one slice per turn of the event loop for all clients together
-- `way_in`: requests of a client that has not logged in yet
 """

@@ -22,8 +22,8 @@ from router.produce.forwarded import ForwardedBook
 from router.produce.lanes import Lane
 from router.produce.lease_gate import LeaseGate, Told
 from router.produce.source_route import TARGET, Recovery
-from router.produce.turns import RequestTurns
 from router.tasks import TaskKeeper
+from router.turns import RequestTurns
 from wire.client.gathering import gathered_writes
 from wire.client.waiting import until_set
 from wire.errors import LinkerError
