@@ -52,6 +52,7 @@ lint: $(STAMP)  ## ruff, mypy --strict, import contracts and circles, how pages 
 	$(BIN)/python scripts/import_circles.py
 	$(BIN)/python scripts/unique_names.py
 	$(BIN)/python scripts/check_docs.py
+	$(BIN)/python scripts/check_english.py
 	$(BIN)/python scripts/generate_metadata_schemas.py --check "$$($(BIN)/python -m scripts.kafka_metadata_jar)"
 
 format: $(STAMP)  ## let ruff rewrite what it can

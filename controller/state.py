@@ -43,7 +43,7 @@ class MirrorTopic:
     copied_configs: Mapping[str, str] = field(default_factory=dict)
     # Overrides that promote has to change: name -> value, None meaning "no override".
     restore_configs: Mapping[str, str | None] = field(default_factory=dict)
-    # Whose value is the target's own, as the operator asked
+    # Configs that keep the target's own value, as the operator asked
     configs_from_target: tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
     created_at: int = 0
 
@@ -188,7 +188,7 @@ class ValidationMismatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionValidation:
-    """What the validator has proved of one partition, replica by replica (ascending broker ids)."""
+    """The validator's proof of one partition, replica by replica (ascending broker ids)."""
 
     link: str
     topic: str
@@ -205,7 +205,7 @@ class PartitionValidation:
 
 
 class ValidationPolicy(StrEnum):
-    """What a promote makes of the validator."""
+    """How far a promote depends on the validator."""
 
     REQUIRE = "require"  # no fence before every replica is proved almost to its end
     WARN = "warn"  # the same, but what is in the way is only shown
@@ -220,7 +220,7 @@ class EvidenceStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromoteEvidence:
-    """What was proved of a promote's partitions after their hand-over."""
+    """The proof of a promote's partitions after their hand-over."""
 
     status: EvidenceStatus = EvidenceStatus.PENDING
     replicas: int = 0
@@ -262,7 +262,7 @@ class PromoteJob:
     warnings: tuple[str, ...] = ()  # what did not keep it from happening, and somebody should know
     evidence: PromoteEvidence | None = None  # None: nothing was promoted yet, or nothing is to be proved
     # Topics whose source refuses writes because of this job, or may: noted before it is asked to, and taken out when it
-    # certainly accepts them again. What is left when the topic has ended is left for good.
+    # certainly accepts them again. A topic that has ended stays in the list for good.
     source_fenced: tuple[str, ...] = ()
     # Of these, topics that had ended when their mirror was deleted: closed for good, which nothing else tells any more.
     closed_for_good: tuple[str, ...] = field(default=(), metadata=WRITTEN_IF_SET)
@@ -274,7 +274,7 @@ class PromoteJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidecarIdentity:
-    """What a link broker must reuse after a restart, or its mirrors become leaderless for good."""
+    """The identity that a link broker must reuse after a restart, or its mirrors become leaderless for good."""
 
     broker_id: int
     incarnation_id: bytes
@@ -290,7 +290,7 @@ class SidecarIdentity:
 
 
 class GroupProtocol(StrEnum):
-    """What the members of a group speak with their coordinator."""
+    """The protocol that members of a group speak with their coordinator."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"  # KIP-848

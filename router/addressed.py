@@ -149,7 +149,7 @@ class Addressed:
         if not mine:
             self._upstream.forward(exchange)
             return
-        # What the target would say to the same change of the cluster's default, without making it: whether this client
+        # The target is asked about the same change of the cluster's default, without making it: whether this client
         # may, and whether the value is one.
         throttles = {
             config.name: (int(getattr(config, "config_operation", _SET)), config.value)

@@ -46,7 +46,7 @@ def known(version: int) -> bool:
 
 
 def unknown_version(correlation_id: int) -> bytes:
-    """What a broker says to a version of ApiVersions that is beyond it (KIP-511), in version 0: the client asks again, in
+    """A broker's answer to a version of ApiVersions that is beyond it (KIP-511), in version 0: the client asks again, in
     one of those that are named. Without size prefix.
     """
     low, high = SERVED[API_VERSIONS]

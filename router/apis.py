@@ -12,7 +12,7 @@ from typing import Final
 
 
 class Answerer(Enum):
-    """Who answers."""
+    """The side that answers."""
 
     SERVED = "served here"
     ADDRESSED = (

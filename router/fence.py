@@ -4,7 +4,7 @@ in.
 Lives here: the accounting behind ``Router.fence``. Not here: waiting (``forwarding.py``), lanes of one
 connection (``lanes.py``).
 
-What a fence promises. When ``pending()`` is empty for a fenced partition, every write that this router
+A fence promises this: when ``pending()`` is empty for a fenced partition, every write that this router
 ever sent for it has
 
 - been answered by the source (written or refused: the source will not touch it again), or
@@ -146,7 +146,7 @@ class FenceTable(Generic[JobT]):
         return answers
 
     def pending(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        """What each fenced partition still waits for; empty when the fence stands."""
+        """The reasons why fenced partitions still wait; empty when the fence stands."""
         now = self._clock()
         left: dict[TopicPartition, str] = {}
         for tp in tps:

@@ -1,6 +1,6 @@
 """Whether the client of a SASL listener has logged in, as far as the real broker's answers tell.
 
-The broker alone knows. That it takes a token without an error is the end of the exchange for some mechanisms only: a broker
+The broker alone knows. A token taken without an error ends the exchange for some mechanisms only: a broker
 answers a bad OAUTHBEARER token with error 0 and a challenge that says why (RFC 7628), and the first step of SCRAM succeeds
 for everybody. Before the login nothing is served here, not even "there is no such topic".
 
@@ -42,7 +42,7 @@ class Login:
         return self.state is LoginState.DONE
 
     def handshake_accepted(self, mechanism: str) -> None:
-        """SaslHandshake. Whoever is logged in stays so: the login is being renewed."""
+        """SaslHandshake. A client that is logged in stays so: the login is being renewed."""
         self._mechanism = mechanism
         self._steps = _STEPS.get(mechanism, 0)
         if not self.done:

@@ -62,7 +62,7 @@ class MirrorRequests:
                 self._share(exchange)
 
     def _delete_records(self, exchange: Exchange) -> None:
-        """What is deleted is decided at the source, and the mirror follows its log start."""
+        """Refused: the source decides about deletions, and the mirror follows its log start."""
         request = decoded(exchange)
         asked = [
             (topic.name, part.partition_index, part) for topic in request.topics for part in topic.partitions

@@ -51,7 +51,7 @@ class MirroredPartition(Protocol):
 
 
 class Mirror(Protocol):
-    """A mirror topic. What is said of it here never changes: after any change there is another object in its place."""
+    """A mirror topic. An object never changes: after any change there is another one in its place."""
 
     @property
     def link(self) -> str: ...
@@ -88,7 +88,7 @@ class CopyProgress(Protocol):
 
 
 class LocalLog(Protocol):
-    """What is in memory of a source partition (``fetcher.MirrorPartition`` satisfies it)."""
+    """The part of a source partition that is in memory (``fetcher.MirrorPartition`` satisfies it)."""
 
     high_watermark: int
     last_stable_offset: int
@@ -272,7 +272,7 @@ class RouterLimits:
 
 @dataclass(slots=True)
 class LinkStats:
-    """What was done for one link."""
+    """Counters of one link."""
 
     produces: int = 0
     """Requests sent to the source, those that had to be sent again included."""

@@ -1,7 +1,7 @@
 """The way in: what a client sends until it is known to be logged in. A real broker decides; it is listened to here.
 
-Lives here: ApiVersions, SaslHandshake, SaslAuthenticate, and the proof of a login whose mechanism is not known. What is
-made of them: login.py.
+Lives here: ApiVersions, SaslHandshake, SaslAuthenticate, and the proof of a login whose mechanism is not known. Their
+meaning: login.py.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def sasl_authenticate(session: ClientSession, exchange: Exchange) -> None:
 
 def prove(session: ClientSession, exchange: Exchange, serve: Callable[[Exchange], None]) -> None:
     """The first request after a login whose mechanism is not known here: before it is looked at, the broker is asked
-    something that it answers to nobody in the middle of an exchange. What the client sends behind it waits."""
+    something that it answers to nobody in the middle of an exchange. The client's next requests wait."""
     connection, upstream = session.connection, session.upstream
     connection.pause_reading()
     patience = session.hub.limits.upstream_timeout

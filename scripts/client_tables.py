@@ -4,7 +4,7 @@
     python scripts/client_tables.py build/clients/plain.json     # the same of --plain --parts standbys
     python scripts/client_tables.py --check
 
-What was measured is kept in tests/clients/measured.json, row by row, the newest run of each case; a table is the
+Measurements are kept in tests/clients/measured.json, row by row, the newest run of each case; a table is the
 text between `<!-- clients: NAME -->` and `<!-- end -->`. Nobody writes a figure into either by hand.
 """
 
@@ -53,7 +53,7 @@ def errors(_name: str, row: Row) -> str:
 
 
 def short(text: str) -> str:
-    """What is needed to look an error up: the whole text stands in the kept row."""
+    """Enough of an error to look it up: the whole text stands in the kept row."""
     text = re.sub(r"\b(?:[a-z]+\.)+([A-Z]\w+)", r"\1", text)  # Java's packages
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT].rstrip()}..."
 

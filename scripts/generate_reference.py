@@ -1,6 +1,6 @@
 """Write docs/reference/*.md from the code: CLI, admin API, configuration, metrics, errors; --check compares.
 
-What cannot be read off the code (why, and how things belong together) is in the other pages of docs/.
+The other pages of docs/ say what cannot be read off the code: why, and how things belong together.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def cli() -> str:
         return names + variable, f"{one.help or ''}{shown}"
 
     def value(one: Any) -> str:
-        """What stands behind the option's name."""
+        """The text behind the option's name."""
         if one.metavar is not None:
             return str(one.metavar)
         if not one.type_descriptor.choices:

@@ -46,7 +46,7 @@ class ReplicaPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EndsVerdict:
-    """What a new reading of the source's ends means against the baseline."""
+    """A new reading of the source's ends, judged against the baseline."""
 
     baseline: Mapping[TopicPartition, SourceEnd]
     moved: Mapping[TopicPartition, str]

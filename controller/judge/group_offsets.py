@@ -20,7 +20,7 @@ class Committed(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What the target has of a partition: offsets from start up to, and without, end."""
+    """The target's part of a partition: offsets from start up to, and without, end."""
 
     start: int
     end: int
@@ -39,7 +39,7 @@ def clamp(offset: int, bounds: Bounds | None) -> int:
 def wanted_offsets(
     source: Offsets, mirrored: Collection[str], bounds: Mapping[TopicPartition, Bounds]
 ) -> dict[TopicPartition, Committed]:
-    """What the target's group has to have: every commit of a mirrored topic, clamped, with its metadata."""
+    """The commits that the target's group has to have: all of mirrored topics, clamped, with their metadata."""
     return {
         tp: Committed(clamp(commit.offset, bounds.get(tp)), commit.metadata)
         for tp, commit in source.items()

@@ -52,7 +52,7 @@ class Obstacle(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HandOverPlan:
-    """What could be sent now, and why the rest could not."""
+    """The hand-overs that can be sent now, and why the rest cannot."""
 
     items: Mapping[TopicPartition, AlterPartitionItem]
     obstacles: Mapping[TopicPartition, Obstacle]
@@ -158,7 +158,7 @@ def broker_trouble(image: ImageView, broker_id: int) -> str | None:
 
 
 class Settlement(Enum):
-    """What the metadata log says about a partition for which hand-overs may be under way."""
+    """The metadata log's word on a partition for which hand-overs may be under way."""
 
     HANDED_OVER = auto()  # a real broker leads, or will as soon as one is alive
     IMPOSSIBLE = auto()  # no hand-over happened, and none of those sent can still happen
@@ -193,7 +193,7 @@ def settle(
 
 
 class HandOverAnswer(Enum):
-    """What a partition's code in the AlterPartition answer means."""
+    """The meaning of a partition's code in the AlterPartition answer."""
 
     ACCEPTED = auto()  # in the log: wait until it is seen there
     REREAD = auto()  # certainly refused; newer epochs or a returned broker may make the next one pass
@@ -239,7 +239,7 @@ def revoke_assignments(link_brokers: Sequence[int], targets: Sequence[int]) -> t
     One target alone has no other order, so there the link brokers that are listed are put in front of it:
     `link_brokers`, registered ones only, the leader first (the first replica is elected by the controller's
     own balancing). With all of them named nothing is adding or removing anew, so that even half of it leaves
-    the partition open. Whoever sends that has to look afterwards: `undo_revoke`.
+    the partition open. The sender has to look afterwards: `undo_revoke`.
     """
     if len(targets) > 1:
         return [*targets[1:], targets[0]], list(targets)

@@ -49,7 +49,7 @@ def judge(
     tp_start: int, source_start: int, log_starts: Mapping[int, int], counted: Mapping[int, MissingRecords]
 ) -> list[LateStart]:
     """The replicas of a partition that start late. `tp_start`: where the mirror began, `log_starts` and `counted` by broker.
-    What was counted of other offsets than these says nothing of them."""
+    Counts of other offsets than these say nothing of them."""
     start = max(tp_start, source_start)
     late = []
     for broker_id, log_start in sorted(log_starts.items()):

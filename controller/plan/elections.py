@@ -8,8 +8,8 @@ a third one, which gives one on. Every round takes a few moves only, so that pro
 partitions at a time; the next round begins from what really happened.
 
 Hosting (being a link broker of a partition at all) is sticky too, and evened out the same way. A sidecar that
-is dead keeps its place: it returns, or its absence is made final by taking it out of the sidecars. What is
-planned in a round is never leadership for one that does not host yet: it comes in the ISR first.
+is dead keeps its place: it returns, or its absence is made final by taking it out of the sidecars. A round
+plans no leadership for a sidecar that does not host yet: it comes in the ISR first.
 
 The rounds end: each move takes one partition into its rack, or makes the sum of the squared loads smaller
 without taking one out of its rack.
@@ -92,7 +92,7 @@ def _able(sidecar: SidecarBroker) -> bool:
 
 
 def _candidates(partition: Led, fleet: Mapping[int, SidecarBroker]) -> tuple[int, ...]:
-    """Who may lead, the rack already decided: those in it if there are any, else all."""
+    """The brokers that may lead, the rack already decided: those in it if there are any, else all."""
     able = sorted(b for b in partition.isr if b in fleet and _able(fleet[b]))
     near = [b for b in able if partition.rack is not None and fleet[b].rack == partition.rack]
     return tuple(near or able)

@@ -27,7 +27,7 @@ class ReplicaBroker(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What a broker holds already."""
+    """The load of a broker so far."""
 
     replicas: int = 0
     leaders: int = 0
@@ -81,7 +81,7 @@ def _choose(replicas: dict[int, int], racks: Mapping[int, str | None], count: in
 
 
 def _even_out(sets: list[list[int]], replicas: dict[int, int], racks: Mapping[int, str | None]) -> None:
-    """What greed left uneven: move single replicas from full to empty brokers where no partition loses
+    """Even out the greedy choice: move single replicas from full to empty brokers where no partition loses
     a rack.
     """
 

@@ -35,7 +35,7 @@ MAX_PRODUCER_ID = 2**63 - 1
 
 
 class ProducerIdPlan(NamedTuple):
-    """What to do before forwarding may be enabled."""
+    """The steps to take before forwarding may be enabled."""
 
     floor: int  # every id handed out at the target has to be >= this
     blocks: int  # AllocateProducerIds calls still needed at the target's controller

@@ -19,7 +19,7 @@ Shapes a partition goes through:
 D becomes P by *laundering*: a reassignment that adds one more link broker makes `adding` be that one alone,
 and the cancel after it takes just that one out again. The copies stay as plain replicas.
 
-What holds between any two steps, whoever is killed where: no real broker in the ISR, at least one link
+Invariant between any two steps, whoever is killed where: no real broker in the ISR, at least one link
 broker in it, no step that can complete without the copies, no cancel while `adding` has a real broker.
 """
 
@@ -60,7 +60,7 @@ Step = Reassign | CancelReassignment | AlterIsr | ElectPreferred
 
 @dataclass(frozen=True, slots=True)
 class LiveBrokers:
-    """Who is there. `alive` are link brokers that are unfenced and whose members are heard of."""
+    """The brokers that are there. `alive` are link brokers that are unfenced and whose members are heard of."""
 
     link: Collection[int]  # every id that is a sidecar's, or was when it was put into a replica list
     alive: Collection[int]
@@ -90,14 +90,14 @@ def is_open(partition: PartitionView, targets: Sequence[int], link_brokers: Coll
 
 
 def open_step(partition: PartitionView, targets: Sequence[int], brokers: LiveBrokers) -> Step | None:
-    """What brings a partition nearer to `is_open`; None if it is, or if no step of ours can (is_open tells)."""
+    """The step that brings a partition nearer to `is_open`; None if it is, or if no step of ours can (is_open tells)."""
     if is_open(partition, targets, brokers.link) or not led_by_link(partition, brokers.link):
         return None
     if not copies_asked_for(partition, targets) or not set(targets) <= set(brokers.registered):
         return None
     if set(partition.adding) <= set(targets):
         return _safe(partition, Reassign(tuple(targets)), targets)
-    # What is left in `adding` could never be in an ISR that the hand-over wants: clear it first.
+    # Brokers left in `adding` could never be in an ISR that the hand-over wants: clear it first.
     return _clear_adding(partition, targets, brokers, leader_may_move=True)
 
 
@@ -149,7 +149,7 @@ def _may_step(partition: PartitionView, targets: Sequence[int], brokers: LiveBro
 
 
 def _first(partition: PartitionView, wanted: Sequence[int], brokers: LiveBrokers) -> int:
-    """Who should lead as things stand: wanted[0]; while it cannot, any wanted one, preferably who does."""
+    """The broker that should lead now: wanted[0]; while it cannot, any wanted one, preferably the present leader."""
     able = [b for b in wanted if b in partition.isr and b in brokers.alive]
     if not able or (able[0] != wanted[0] and partition.leader in able):
         return partition.leader
@@ -157,7 +157,7 @@ def _first(partition: PartitionView, wanted: Sequence[int], brokers: LiveBrokers
 
 
 def _head(partition: PartitionView, wanted: Sequence[int], brokers: LiveBrokers) -> int:
-    """Who is to stand first while only members change: nobody who is not there for a good reason."""
+    """The broker to stand first while only members change: none that is not there for a good reason."""
     first = _first(partition, wanted, brokers)
     return first if partition.replicas[0] == first else partition.leader
 
@@ -233,7 +233,7 @@ def _add_step(
 def _remove_step(
     partition: PartitionView, wanted: Sequence[int], targets: Sequence[int], brokers: LiveBrokers
 ) -> Step | None:
-    """Who is not wanted is listed in `removing`; it goes with the next one that comes, or with the hand-over."""
+    """A broker that is not wanted is listed in `removing`; it goes with the next one that comes, or with the hand-over."""
     leaving = [
         b
         for b in partition.replicas

@@ -294,9 +294,9 @@ class Drift(NamedTuple):
 def drifts(
     wanted: Mapping[str, str], overrides: Mapping[str, str], from_target: Collection[str] = ()
 ) -> list[Drift]:
-    """What has to be put back. `wanted`: the mirror's overrides (`ConfigPlan.create`); `overrides`: those that the topic has
-    at the target now. The forced configs are wanted of every mirror, also of one whose plan is older than they are. Other
-    overrides of such a mirror are left alone until there is a plan of today: an operator may have set them by hand.
+    """The overrides to put back. `wanted`: the mirror's overrides (`ConfigPlan.create`); `overrides`: those that the topic
+    has at the target now. The forced configs are wanted of every mirror, also of one whose plan is older than they are.
+    Other overrides of such a mirror are left alone until there is a plan of today: an operator may have set them by hand.
     Overrides that are nobody's business here (quotas, tiered storage) are always left alone.
     """
     of_today = FORCED.keys() <= wanted.keys()

@@ -22,7 +22,7 @@ SOURCE_LEADER = 1
 async def compare(
     on: Stage, topic: str, partitions: int, brokers: Sequence[int]
 ) -> tuple[dict[str, int], list[str]]:
-    """What was compared, and every difference; nobody may be writing to the topic."""
+    """Counts of what was compared, and every difference; nobody may be writing to the topic."""
     return await asyncio.to_thread(_compare, on, topic, partitions, brokers)
 
 

@@ -1,7 +1,7 @@
 """Kafka's own producer through the sidecar, and straight to the source: `kafka-producer-perf-test`, 1 kB records in 128 kB
 batches, 4 partitions.
 
-What forward.py sends is a batch a request. This client puts what is ready of all partitions into one request, which the
+forward.py sends one batch a request. This client puts what is ready of all partitions into one request, which the
 Router takes apart and puts together again; and it is an application's, with its own idea of what to wait for. Each round is
 a JVM of its own. The mirror is paused meanwhile, as there.
 """

@@ -196,7 +196,7 @@ async def _groups(on: Stage) -> GroupsStatus:
 
 
 async def _equal(on: Stage, committer: Committer) -> tuple[dict[str, int], list[str]]:
-    """What is committed on the target when nothing is committed any more: for each group what it is at the source."""
+    """After the last commit, each group has the same commits on the target as at the source."""
     wanted = {name: _offsets(offset) for name, offset in committer.committed.items()}
     reader, deadline = GroupReader(on.target.connected), time.monotonic() + EQUAL_TIMEOUT
     while True:

@@ -44,7 +44,7 @@ def fallen(recorded: Ratios, measured: Ratios) -> list[str]:
 
 
 def load(path: Path = RECORDED) -> Ratios:
-    """What was recorded; nothing if nothing was."""
+    """The recorded ratios; none if none were recorded."""
     try:
         document = json.loads(path.read_text())
     except FileNotFoundError:

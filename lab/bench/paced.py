@@ -122,7 +122,7 @@ class PacedProducer:
                 return
             result = parse_produce_response(reply, VERSION).topics[0][1][0]
             if result.error in RETRIED and time.monotonic() - due < ANSWER_TIMEOUT:
-                # What any client does: nothing was written, so it asks again, and the time counts.
+                # As any client does: nothing was written, so it asks again, and the time counts.
                 self.retries += 1
                 self._open += 1
                 asyncio.get_running_loop().call_later(RETRY_PAUSE, self._again, partition, due)
@@ -145,7 +145,7 @@ class PacedProducer:
 
 
 def out_of_order(acked: dict[int, list[int]], records: int) -> list[str]:
-    """What is wrong with the offsets that the only producer of a topic was given: each batch must follow the last."""
+    """Faults in the offsets that the only producer of a topic was given: each batch must follow the last."""
     problems = []
     for partition, offsets in acked.items():
         for before, after in pairwise(offsets):

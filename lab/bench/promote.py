@@ -2,11 +2,11 @@
 
 Idempotent producers of three client libraries, each in a process of its own, write to topics of 1, 100 and 1,000
 partitions, bootstrapped at the target, so that every write is forwarded until the promote and goes to the new leaders
-after it. Each promote has a topic of its own. What was written is checked against the final logs: a promote that loses a
+after it. Each promote has a topic of its own. All writes are checked against the final logs: a promote that loses a
 record is not fast.
 
 Beside it, alternating: the same producers on a topic of the same brokers whose leaderships move at once by a preferred
-election. That is what Kafka itself costs a producer when leadership moves on this machine: the same
+election. Kafka itself costs a producer as much when leadership moves on this machine: the same
 metadata records, the same restart of replica fetchers, the same clients.
 
 A follower that asks its new leader a moment too early waits for `replica.fetch.backoff.ms` (a second as Kafka comes), and
@@ -40,7 +40,7 @@ from lab.workload.live_producers import (
 from lab.workload.source_data import SourceTopic
 from wire.together import together
 
-# What is aimed at, by the number of partitions that are promoted at once: ms.
+# The goals in ms, by the number of partitions that are promoted at once.
 GOALS = {1: 150.0, 100: 300.0, 1000: 1000.0}
 SMALL_GOAL = 500.0  # for any other number
 BESIDE_UP_TO = (
@@ -56,7 +56,7 @@ KINDS: tuple[tuple[type[LiveProducer], int], ...] = (
 )
 # Above BESIDE_UP_TO partitions each producer writes that much less: messages by themselves to a thousand partitions of
 # three replicas are a request each for five processes, and 1,500 of them a second were more than two cores could take in
-# three runs of four, before the promote already. What a machine that falls behind shows is its queue.
+# three runs of four, before the promote already. A machine that falls behind shows its queue.
 MANY_SHARE = 5
 ADVISED = {"replica.fetch.backoff.ms": "50"}
 # Of the topics on both sides; a link copies it. A broker maps two sparse files of 10 MB for each new segment, and writes the

@@ -81,7 +81,7 @@ class RelayProcess(ChildProcess):
 
 
 class _Side(asyncio.BufferedProtocol):
-    """What arrives on one connection leaves on the other."""
+    """Bytes that arrive on one connection leave on the other."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -122,7 +122,7 @@ class _Side(asyncio.BufferedProtocol):
 
 
 class _Client(_Side):
-    """The side that somebody opened. What comes before the server is reached waits."""
+    """The side that somebody opened. Bytes that come before the server is reached wait."""
 
     def __init__(self, server_port: int) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ _ADDITIONS = 2_000_000
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """The machine that the figures depend on."""
     return {
         "cpu": _first_value("/proc/cpuinfo", "model name"),
         "cores": os.cpu_count(),

@@ -1,8 +1,8 @@
 """`python -m lab.bench.run --out DIR [--quick] [--case NAME ...]`: the whole benchmark on real clusters.
 
 A full run exits with 1 if a goal is missed, or if a recorded ratio has fallen by a quarter (guard.py); a quick one only
-if something does not work. What a case does and
-how it is measured stands in its own module.
+if something does not work. A case and its
+measuring stand in a module of its own.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ OVERALL_TIMEOUT = 2 * 3600.0
 
 
 def default_cases(*, quick: bool) -> list[str]:
-    """What runs when no case is named."""
+    """The cases that run when none is named."""
     left_out = (*ON_REQUEST, *(LONG_ON_REQUEST if quick else ()))
     return [name for name in CASES if name not in left_out]
 

@@ -1,6 +1,6 @@
 """A day in small: half an hour of writes, copies, clients that come and go, mirrors that are made, paused and deleted.
 
-What must not grow does not: resident memory and open files of the sidecar, the second quarter of the time beside the
+Resident memory and open files of the sidecar must not grow: the second quarter of the time is held beside the
 last. The live topic is produced through the sidecar all the time, and compared at the end.
 """
 

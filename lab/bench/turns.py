@@ -1,6 +1,6 @@
 """Rounds of the sides that are compared, in turn.
 
-What one round leaves behind is what the next one finds, so the sides change places from round to round.
+Each round finds what the last one left behind, so the sides change places from round to round.
 """
 
 from __future__ import annotations

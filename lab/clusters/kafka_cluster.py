@@ -58,8 +58,8 @@ class KafkaClusterSpec:
     racks: Sequence[str] = ()  # per broker in order of id; none if shorter
     properties: Mapping[str, str] = field(default_factory=dict)  # of every node, over the defaults
     node_properties: Callable[[int], Mapping[str, str]] | None = None  # of one node, over all others
-    # Listener name -> security protocol. The first is the one between brokers. What a protocol needs beyond
-    # that (ssl.*, sasl.*, listener.name.*) is given in `properties`.
+    # Listener name -> security protocol. The first is the one between brokers. Other settings of a
+    # protocol (ssl.*, sasl.*, listener.name.*) are given in `properties`.
     listeners: Mapping[str, str] = field(default_factory=lambda: {"PLAINTEXT": "PLAINTEXT"})
     controller_protocol: str = "PLAINTEXT"
     metadata_version: str | None = (

@@ -183,7 +183,7 @@ def _find_java() -> str:
 
 
 async def _java_build(java: str) -> str:
-    """What tells one Java from another, after a look at whether it is new enough."""
+    """The text that tells one Java from another; the Java has to be new enough."""
     text = await run_to_end([java, "-version"], TOOL_TIMEOUT, "java -version")
     match = re.search(r'version "(?:1\.)?(\d+)', text)
     if match is None:
@@ -301,7 +301,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 async def run_to_end(command: Sequence[str], timeout: float, what: str) -> str:
-    """What the command said; DistributionError if it failed or was not done in time."""
+    """The command's output; DistributionError if it failed or was not done in time."""
     process = await asyncio.create_subprocess_exec(
         *die_with_us(command),
         stdout=asyncio.subprocess.PIPE,

@@ -18,7 +18,7 @@ from wire.frames.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class GroupMoves:
-    """What all groups saw. Records below a log's start are lawfully gone and count for nothing."""
+    """The move as all groups saw it. Records below a log's start are lawfully gone and count for nothing."""
 
     missed: Sequence[Finding]
     repeated: Sequence[Finding]

@@ -13,7 +13,7 @@ from rich.text import Text
 
 
 class Phase:
-    """What runs now; `detail` may be set as often as one likes."""
+    """The step that runs now; `detail` may be set as often as one likes."""
 
     def __init__(self, name: str, title: str) -> None:
         self.name = name

@@ -1,7 +1,7 @@
 """The demonstration from the first cluster's start to the last check.
 
-Everything goes the way an operator would go: the sidecar is a process, commands are the command line's. What
-is written, read, compared and judged lives in the modules beside this one; options and exit code in demo.py.
+Everything goes the way an operator would go: the sidecar is a process, commands are the command line's. Writing,
+reading, comparing and judging live in the modules beside this one; options and exit code in demo.py.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ TARGET_PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """What may be chosen."""
+    """The choices of a user."""
 
     out: Path
     source_version: str = DEFAULT_VERSION
@@ -250,7 +250,7 @@ class Demo:
         return f"{run['replicas']} replicas, {run['batches']} batches, {run['mismatches']} mismatches"
 
     async def _proved(self, sidecar: SidecarProcess) -> str:
-        """What stands in the promote's evidence."""
+        """The verdict in the promote's evidence."""
         follow = ("mirror", "promote", "--attach", self._promote_id, "-o", "json")
         result = await sidecar.run(*follow, timeout=SPARK_TIMEOUT)
         if not result.output.strip():
@@ -270,7 +270,7 @@ class Demo:
         return f"{found.get('replicas')} replicas, {found.get('batches')} batches, {found.get('html')}"
 
     async def _promote(self, sidecar: SidecarProcess) -> tuple[float, float]:
-        """Until the target leads. What the clients noticed is looked for from here to there; the last validation comes
+        """Until the target leads. The clients' pauses are looked for from here to there; the last validation comes
         after it, and they do not wait for that."""
         began = self.history.mark("promote begins")
         begun = await sidecar.linker("mirror", "promote", "--all", "--link", LINK, "--no-wait", "-o", "json")

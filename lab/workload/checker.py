@@ -33,7 +33,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the history and the logs say. `ok` is true if nothing at all is off."""
+    """The verdict of the history and the logs. `ok` is true if nothing at all is off."""
 
     acked: int
     failed: int

@@ -129,7 +129,7 @@ def make_value(producer: str, sequence: int, filler: bytes = b"") -> bytes:
 
 
 def parse_identity(value: bytes | memoryview | None) -> tuple[str, int] | None:
-    """Who wrote a value and as which number, None if no live producer did."""
+    """The writer of a value and its number there; None if no live producer wrote it."""
     if value is None or bytes(value[: len(MAGIC)]) != MAGIC:
         return None
     parts = bytes(value[:300]).split(b"|", 3)

@@ -55,7 +55,7 @@ class LiveProducer(ABC):
         """Stop writing, wait for every outcome, close."""
 
     async def move(self, bootstrap: str) -> None:
-        """What a rolling restart does to one instance: only `bootstrap.servers` changes."""
+        """As a rolling restart does to one instance: only `bootstrap.servers` changes."""
         await self.stop()
         await self.start(bootstrap)
 

@@ -41,7 +41,7 @@ class ReplicaComparison:
 
 
 class _Content(NamedTuple):
-    """What a record is, apart from its offset."""
+    """A record apart from its offset."""
 
     timestamp: int
     key: bytes | None
@@ -87,7 +87,7 @@ def compare_replica(
 
 
 def _late(source: ReplicaLog, start: int, target_start: int) -> str | None:
-    """What the source holds before the target's start."""
+    """The source's batches before the target's start, in words."""
     gone = [batch.header for batch in _range(source, start, target_start)]
     if not gone:
         return None

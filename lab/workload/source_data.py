@@ -100,7 +100,7 @@ class SourceFiller:
                 progress(topic.name)
         self._producers.clear()
 
-    # What a topic may be filled with; see TOPICS.
+    # Fillings of a topic; see TOPICS.
 
     def mixed(self, topic: SourceTopic) -> None:
         """One codec per partition; headers, null keys and values in between; the last one stays empty."""

@@ -187,7 +187,7 @@ def _copies(hub: ForwardingHub, tp: TopicPartition, broker_id: int) -> bool:
 def _from_named(hub: ForwardingHub, part: Part, replica: int) -> FetchPartitionResult | None:
     """The redirection to the named replica, or why there is none; None: the replica cannot answer yet.
 
-    Who names a replica wants to know what is on that one, so nobody else's records are given instead. While it is
+    A consumer that names a replica wants to know what is on that one, so no other records are given instead. While it is
     away or has not copied that far, the consumer waits: redirected, it would be told OFFSET_OUT_OF_RANGE, come
     back to the leader (Java's FetchCollector), and be redirected again without a pause.
     """

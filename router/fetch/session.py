@@ -36,7 +36,7 @@ from wire.frames.fetch import FetchPartitionResult, FetchRequest, TopicKey, enco
 from wire.server.listener import Exchange, ServerConnection
 
 READ_UNCOMMITTED: Final = 0
-#: Who waits at the end of a log is not only told of what moves there: after so many seconds it looks for itself.
+#: A fetch that waits at the end of a log is told of what moves there, and looks for itself after so many seconds.
 _LOOK_AGAIN: Final = 0.5
 #: Seconds for more to come, for a consumer that does not want single records (fetch.min.bytes).
 _BATCHING: Final = 0.01
@@ -76,7 +76,7 @@ class FetchSession:
         if self._later:
             self._later_entries += request.entries
             if self._later_entries > SLICE and not self._paused:
-                # What a request takes in memory grows with what it names; the next one may wait in the network.
+                # The memory of a request grows with the partitions that it names; the next one may wait in the network.
                 self._paused = True
                 self._connection.pause_reading()
 
@@ -283,7 +283,7 @@ class FetchSession:
         if not found and now < fetch.quiet_until and not over and not self._tells_an_error(fetch):
             return False
         if not self._source.owes():
-            # What was asked of the source is asked in turns that are shorter than some waits.
+            # The source is asked in turns that are shorter than some waits.
             return enough or over or any(part.from_source for part in fetch.parts)
         if now >= fetch.late_at or (enough and not self._source.owes_more()):
             return True
@@ -302,7 +302,7 @@ class FetchSession:
         fetch.moved = True
         if fetch.timer is not None:
             fetch.timer.cancel()
-        # Who wants many bytes is not woken for each record.
+        # A fetch that wants many bytes is not woken for each record.
         delay = max(_BATCHING, len(fetch.parts) * _FOR_EACH / 10) if fetch.request.min_bytes > 1 else 0.0
         fetch.timer = self.hub.loop.call_later(delay, self._look)
 

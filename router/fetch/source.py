@@ -5,7 +5,7 @@ Lives here: `SourceReads`. Not here: what else there is to answer with, and when
 
 A fetch may be answered while nodes still look for records; what they were asked stays asked, and the next fetch takes it
 up where it wants the same. So a node that has nothing holds up nobody, and no requests pile up at one that does not
-answer. What a node brings while no fetch waits is dropped, and asked for again.
+answer. Records that a node brings while no fetch waits are dropped, and asked for again.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class SourceReads:
         if fetch is None:
             return
         again, self._unasked = self._unasked, []
-        # What it was given time for was an earlier fetch; this one may have some left.
+        # Its time was that of an earlier fetch; this one may have some left.
         early = (
             poll.fetch is not fetch
             and not isinstance(reply, WireError)

@@ -1,7 +1,7 @@
 """Whether a batch of a client is forwarded at all, and if not, the error code it gets. Pure but for the ports.
 
 Only what stays so is refused here: no right, no such partition, another leader, a batch that is none, a mirror that has
-failed. What may be over in a moment is no refusal. Forwarding is off while a broker of the target has just come back,
+failed. A state that may be over in a moment is no reason. Forwarding is off while a broker of the target has just come back,
 while the source is reached after a start, while a new mirror is bound, while this sidecar's lease is renewed; the
 source's leader is unknown while it elects one. Such a batch waits in its lane (`routes.py`), in its turn and for as long
 as its request's time allows: clients whose tries are counted, not timed, would be at their end otherwise. For the same

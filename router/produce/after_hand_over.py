@@ -27,7 +27,7 @@ class CarriedClient(Protocol):
 
 
 class AfterHandOver:
-    """What all clients share of it."""
+    """The state that all clients share."""
 
     def __init__(self, ports: RouterPorts, most: int) -> None:
         """most: clients at a time. Each costs connections to the new leaders, and it is faster for many of them to

@@ -309,7 +309,7 @@ class FastPath:
 
 
 def _by_node(together: list[_Passed]) -> dict[Route, list[_Passed]] | None:
-    """What goes to one node in one request; None if it knows their topics in different ways."""
+    """The batches for each node, one request each; None if a node knows their topics in different ways."""
     ways: dict[Route, list[_Passed]] = {}
     for one in together:
         usual = one[0]

@@ -54,7 +54,7 @@ class Swept(Protocol):
 
 
 class Answers(Protocol):
-    """What one client is told (``answers.ProduceAnswers``)."""
+    """The answers to one client (``answers.ProduceAnswers``)."""
 
     def deliver(self, answers: Iterable[Answer[Any]]) -> None: ...
 
@@ -117,7 +117,7 @@ class ForwardingHub:
         self.consumers = 0  # connections that fetch: they share the memory for reads
         self._refusals: dict[tuple[str, str], float] = {}
         self._recoveries: dict[str, Recovery] = {}
-        #: Who has deadlines to keep.
+        #: Those with deadlines to keep.
         self.watched: set[Swept] = set()
         self._ticker: asyncio.TimerHandle | None = None
         self._fence_waiters: set[asyncio.Event] = set()
@@ -280,7 +280,7 @@ class ForwardingHub:
 
     def handed_over(self, tps: Iterable[TopicPartition]) -> None:
         """The target leads now: what was held, and what comes from now on, is answered NOT_LEADER_OR_FOLLOWER with the
-        new leader. What is being carried is answered by the new leader first.
+        new leader. The new leader answers first for writes that are being carried.
         """
         wanted = list(tps)
         carried = [tp for tp in wanted if self.fences.state(tp) is FenceState.CARRIED]

@@ -73,7 +73,7 @@ class ProduceJob:
 
 
 class SourceRequest(NamedTuple):
-    """What one source node is sent of a client's request."""
+    """The part of a client's request that one source node is sent."""
 
     version: int
     topics: list[tuple[TopicKey, list[tuple[int, memoryview]]]]

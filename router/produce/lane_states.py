@@ -27,7 +27,7 @@ from wire.frames.error_codes import (
 
 
 class ErrorMeaning(Enum):
-    """What an error code of the source means for a forwarded batch."""
+    """The meaning of a source's error code for a forwarded batch."""
 
     PASS = "pass"
     """The client gets the code as it is: it is about the client's data, or the client's own retry is the
@@ -84,7 +84,7 @@ class BatchState(Enum):
 
 
 class Ending(Enum):
-    """What becomes of a batch in flight when the source has answered it or the connection has ended."""
+    """The end of a batch in flight: the source has answered it, or the connection has ended."""
 
     TELL = "tell"
     """The client gets the source's answer; a retriable one if that is our own fault."""

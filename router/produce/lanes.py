@@ -19,10 +19,10 @@ log: idempotent ones go on being sent in order (the source drops the copy), for 
 REQUEST_TIMED_OUT, which it may retry. A batch that was answered to the client or whose client vanished
 stays in flight (TOLD) until the source answers: a fence must wait for it, for it may still land.
 
-What goes back takes along what follows. When a batch goes back to the client, its time being over or for any other
-reason that makes it come again, later ones of its producer in the queue go back at once, and later ones in flight are
-BEHIND: what the source takes of them is told, but none of them is sent again here, and
-OUT_OF_ORDER_SEQUENCE_NUMBER for them is our doing, not the client's. Whoever comes new is held by ``retry_order.py``.
+A batch that goes back takes along the batches that follow. When a batch goes back to the client, its time being over or for
+any other reason that makes it come again, later ones of its producer in the queue go back at once, and later ones in flight
+are BEHIND: what the source takes of them is told, but none of them is sent again here, and
+OUT_OF_ORDER_SEQUENCE_NUMBER for them is our doing, not the client's. A batch that comes new is held by ``retry_order.py``.
 
 Producers without an id get what Kafka gives them: a leadership error with several batches in flight, or
 after the leader had already written, may reorder or double their batches, as their own retry would.
@@ -101,7 +101,7 @@ class Lane(Generic[JobT]):
         self._next_order = 0
         self._warm: tuple[int, int] | None = None
 
-    # What the lane is asked
+    # Questions to the lane
 
     @property
     def idle(self) -> bool:
@@ -277,7 +277,7 @@ class Lane(Generic[JobT]):
 
     def cut(self) -> list[Answer[JobT]]:
         """The source is given up: what is in flight ends as unknown, whatever the source may still say, and nothing of
-        unknown outcome is sent there again. What is held stays held."""
+        unknown outcome is sent there again. Held batches stay held."""
         answers: list[Answer[JobT]] = []
         for batch in tuple(self.in_flight):
             answers += self.expire(batch)
@@ -311,7 +311,7 @@ class Lane(Generic[JobT]):
         ]
 
     def give_back(self) -> list[Answer[JobT]]:
-        """Whoever leads is not to be waited for here any longer: everything queued goes back to the client."""
+        """The leader is not waited for here any longer: everything queued goes back to the client."""
         return self._give_up(lambda _: True)
 
     def vanish(self) -> list[Batch[JobT]]:

@@ -19,7 +19,7 @@ has acknowledged the fence, or certainly cannot acknowledge anything any more. T
   order is kept), but the client hears REQUEST_TIMED_OUT, retriable, and never a success. Likewise at the
   request's deadline, or when the client is gone.
 
-What is sent *under* a fence (``lanes.py`` settles lost writes by sending them again) needs more than a lease at
+A batch that is sent *under* a fence (``lanes.py`` settles lost writes by sending them again) needs more than a lease at
 sending: if the lease lapsed and was healed since the fence was set, the partition may have been aligned without us,
 and what is sent from then on lies behind that end, covered or not. So it is sent only in the term in which the
 fence was set; else it is given up, and ``settle_grace`` settles it.
@@ -69,7 +69,7 @@ class LeaseGate(Generic[JobT]):
         self, lane: Lane[JobT], batch: Batch[JobT], result: ProduceResult, *, covered: bool
     ) -> Sequence[Answer[JobT]]:
         """The source answered a batch in flight; the lane moves on unless the answer is deferred
-        (``batch.deferred``). What clients get is returned, as by ``Lane.answered``.
+        (``batch.deferred``). The clients' answers are returned, as by ``Lane.answered``.
 
         covered: ``lease.covers(term)`` of the term at sending, asked after the answer's bytes were read.
         """

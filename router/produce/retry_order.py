@@ -20,7 +20,7 @@ _BEHIND: Final = {
     NOT_ENOUGH_REPLICAS: NOT_ENOUGH_REPLICAS,
     REQUEST_TIMED_OUT: NOT_LEADER_OR_FOLLOWER,
 }
-#: Seconds. What was on the way with it is here by then; a client that went to another sidecar with it may be back.
+#: Seconds. Batches that were on the way with it are here by then; a client that went to another sidecar with it may be back.
 PATIENCE: Final = 1.0
 _MOST: Final = 10_000
 _HALF: Final = 1 << 30  # sequences wrap at 2^31 (DefaultRecordBatch.incrementSequence)
@@ -53,7 +53,7 @@ class RetryOrder:
     def code(
         self, tp: TopicPartition, producer: tuple[int, int], base_sequence: int, now: float
     ) -> int | None:
-        """What a batch gets that came too early; None if it may go on."""
+        """The error code for a batch that came too early; None if it may go on."""
         if not self._first:
             return None
         key = (tp, *producer)

@@ -300,7 +300,8 @@ class ProduceSession:
         return bool(self.answers.jobs) or self._ways.any
 
     def _expire_waiting(self, job: ProduceJob) -> None:
-        """Its client's rights are still being asked for. What waits behind it follows it back when they are known."""
+        """Its client's rights are still being asked for. The batches that wait behind it follow it back when they are
+        known."""
         now = self.hub.loop.time()
         slot = 0
         for key, partitions in job.request.topics:

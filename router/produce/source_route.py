@@ -40,7 +40,7 @@ OnReply = Callable[[memoryview | WireError], None]
 
 
 def partitions_of(cluster: SourceCluster, mirror: Mirror) -> Mapping[int, PartitionMetadata]:
-    """What is known at the source of the mirror's partitions.
+    """The mirror's partitions as the source knows them.
 
     A topic that was deleted and created again has another id: it is not the one that is mirrored, whatever
     its name, so nothing is known of it here.
@@ -193,8 +193,8 @@ class RoutePool:
         return None
 
     def _renew(self, key: tuple[str, int], route: Route) -> None:
-        """Open another one beside it, which takes its place. What it has been sent is answered, and nobody overtakes that:
-        a lane changes its way when it has nothing in flight."""
+        """Open another one beside it, which takes its place. Writes sent on the old one are answered, and none overtakes
+        them: a lane changes its way when it has nothing in flight."""
         if key in self._next or self._closed:
             return
         follower = self._next[key] = Route(route.link, route.node, route.last_used)

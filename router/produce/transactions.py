@@ -70,7 +70,7 @@ class WaitingTransactions:
                 self._end(job, slot, NOT_LEADER_OR_FOLLOWER if carried else NOT_ENOUGH_REPLICAS)
 
     def look_again(self) -> None:
-        """Whatever waits for no promote any more is answered."""
+        """Answers batches that wait for no promote any more."""
         mirrors = self._hub.ports.mirrors
         for (job, slot), (tp, records) in list(self._waiting.items()):
             mirror = mirrors.by_name(tp.topic)

@@ -21,7 +21,7 @@ RECORD_OVERHEAD = 100
 
 @dataclass(frozen=True, slots=True)
 class SourceLog:
-    """What the source holds of the range that a replica has to hold."""
+    """The source's part of the range that a replica has to hold."""
 
     offsets: int = 0  # records, those of markers included where they are seen
     bytes: int = 0  # at least what they take in the log
@@ -31,8 +31,8 @@ class SourceLog:
 
 @dataclass(frozen=True, slots=True)
 class CleanerBounds:
-    """What a replica's cleaner cannot have taken: records with a later timestamp than `clean`, tombstones with a later one
-    than `expired`, anything at all if the log is one segment."""
+    """The records that a replica's cleaner cannot have taken: records with a later timestamp than `clean`, tombstones with a
+    later one than `expired`, anything at all if the log is one segment."""
 
     clean: int = NO_LIMIT
     expired: int = NO_LIMIT

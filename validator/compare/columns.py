@@ -177,7 +177,7 @@ class ArrowBuilder:
         self.rows += 1
 
     def take(self) -> pa.RecordBatch:
-        """What was collected."""
+        """The collected rows."""
         arrays = [pa.concat_arrays(self._parts[name]) for name in self._names]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         self._parts = {name: [] for name in self._names}

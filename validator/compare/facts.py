@@ -29,7 +29,7 @@ class Facts(BaseModel):
 
 
 class FindingKind(StrEnum):
-    """What is wrong with a replica. The `record_*` kinds are found in mode `records` only."""
+    """The fault of a replica. The `record_*` kinds are found in mode `records` only."""
 
     MISSING = "missing"  # a batch of the source is not on the replica
     EXTRA = "extra"  # a batch of the replica is not at the source

@@ -25,7 +25,7 @@ Rows = npt.NDArray[np.int64]
 
 
 def rows_of(block: HeaderBlock) -> Rows | None:
-    """What has to be equal of each batch; None if one of them is damaged or out of order."""
+    """The fields of each batch that have to be equal; None if a batch is damaged or out of order."""
     rows: Rows = np.empty((len(FIELDS), block.rows), np.int64)
     for place, name in enumerate(FIELDS):
         rows[place] = block.column(name)

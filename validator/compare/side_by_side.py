@@ -90,7 +90,7 @@ class _Work:
             reader.skip(range_id)
 
     async def _wait_for_the_others(self, slot: int) -> None:
-        """Whoever is furthest behind never waits."""
+        """The side that is furthest behind never waits."""
         async with self._moved:
             self._moved.notify_all()
             while self._ahead[slot] - min(self._ahead[one] for one in self._reading) > AHEAD:

@@ -27,7 +27,7 @@ REQUEST_MAX_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class TailBatch:
-    """What identifies the last batch of a log. Offsets are absolute, `size` in bytes with the batch's 12-byte prefix."""
+    """The identity of the last batch of a log. Offsets are absolute, `size` in bytes with the batch's 12-byte prefix."""
 
     base_offset: int
     last_offset: int

@@ -22,7 +22,7 @@ from wire.frames.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What a broker holds of [start, end): its batches, and those of them whose bytes do not match their CRC."""
+    """A broker's part of [start, end): its batches, and those of them whose bytes do not match their CRC."""
 
     batches: tuple[TailBatch, ...]
     corrupt: tuple[TailBatch, ...]

@@ -1,9 +1,9 @@
 """Adds the verdicts of a replica's ranges up to one result, and judges where the replica starts and ends.
 
 Pure. The source's own log start is no loss of the replica's: what the source no longer has cannot be compared. A replica
-that starts later than that, and later than the mirror, lacks what the source still has there. Whatever took it, it is
-counted and told (`Missing`, `late_start`) and never called equal. It does not end the comparison: what the replica does
-hold is proved.
+that starts later than that, and later than the mirror, lacks what the source still has there. The lack is
+counted and told, whatever caused it (`Missing`, `late_start`), and never called equal. It does not end the comparison: what
+the replica does hold is proved.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ReplicaTally:
                 self.missing = replica.missing
             else:
                 self._prefix = _Prefix()
-            # What is read now begins there, and what was read of it before lies below.
+            # The reading begins there now, and all that was read before lies below.
             self.through = max(begin, self._missing_to)
             if self.start == begin:
                 self.start = self.through
@@ -133,7 +133,7 @@ class ReplicaTally:
             self.through = min(self.through, self.first_finding)
 
     def result(self, seconds: float) -> ReplicaResult:
-        """What is known now. The findings come in the order of their offsets."""
+        """The result so far. The findings come in the order of their offsets."""
         self.findings.sort(key=lambda one: one.offset)
         return ReplicaResult(
             topic=self.plan.topic,
@@ -249,7 +249,7 @@ class ReplicaTally:
 
 @dataclass(slots=True)
 class _Prefix:
-    """What the source holds before a replica's late start."""
+    """The source's batches before a replica's late start."""
 
     batches: int = 0
     held: int = 0

@@ -1,7 +1,7 @@
 """Decides how a replica differs, from the batches that source and replica hold at the same offsets.
 
 Pure. A Judge is shown one piece of a partition (a range of offsets) in the order of the offsets: runs in which all sides
-agree as sums (`clean`), everything else batch by batch (`group`). What may lawfully differ:
+agree as sums (`clean`), everything else batch by batch (`group`). Lawful differences:
 - the partition leader epoch: it is outside of a batch's CRC and is not looked at;
 - compaction works on each log by itself: on a compacted topic batches may be gone on either side, and one that lost records
   keeps its offsets (MemoryRecords.filterTo keeps base and last offset). Such batches are counted, and judged by records;
@@ -126,7 +126,7 @@ def _copy(fields: Sequence[Any] | None) -> LogSide | None:
 
 @dataclass(frozen=True, slots=True)
 class RangeSpec:
-    """What a Judge has to know of a range: who has to hold it, and whether its topic is compacted."""
+    """A range as a Judge has to know it: who has to hold it, and whether its topic is compacted."""
 
     range_id: int
     start: int
@@ -191,7 +191,8 @@ class Judge:
         self._reached = dict.fromkeys(self._reached, run.last_offset)
 
     def group(self, copies: Mapping[int, Sequence[LogSide]]) -> None:
-        """What the sides hold at one base offset, by slot; a slot without an entry holds nothing there."""
+        """Judge one base offset: `copies` has the batches of the sides by slot; a slot without an entry holds nothing
+        there."""
         self._take_markers(copies)
         by_slot = {
             slot: sorted(copy for copy in held if copy.marker == BATCH) for slot, held in copies.items()

@@ -58,7 +58,7 @@ def line_chart(
         parts.append(f'<line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
     legend = []
     colour = 0
-    # What is aimed at and what is muted lies behind; equal curves would hide each other, so each is thinner than the last.
+    # Goals and muted curves lie behind; equal curves would hide each other, so each is thinner than the last.
     for curve in sorted(drawn, key=lambda one: (not one.dashed, not one.muted)):
         if curve.dashed or curve.muted:
             kind = "aim" if curve.dashed else "muted"

@@ -1,7 +1,7 @@
 """The evidence as a Parquet file: one row per replica, so that many promotes fit one table.
 
-What belongs to the promote as a whole is repeated in every row where one would group by it (link, promote, verdict), and
-stands complete in the file's metadata under `kafka-linker.evidence`, as JSON without partitions.
+Facts of the promote as a whole are repeated in every row where one would group by them (link, promote, verdict), and
+stand complete in the file's metadata under `kafka-linker.evidence`, as JSON without partitions.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def differences(evidence: Evidence) -> str:
 
 
 def lawful_differences(evidence: Evidence) -> str:
-    """What differs and may, over all replicas, by kind; nothing if nothing does."""
+    """The lawful differences of all replicas, by kind; nothing if there are none."""
     lawful: Counter[str] = Counter()
     for partition in evidence.partitions:
         for replica in partition.replicas:

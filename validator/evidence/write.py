@@ -31,7 +31,7 @@ def as_json(evidence: Evidence) -> str:
 
 
 def read_json(text: str) -> Evidence:
-    """What `as_json` wrote. Raises ValueError (pydantic's ValidationError is one) for anything else."""
+    """The evidence that `as_json` wrote. Raises ValueError (pydantic's ValidationError is one) for anything else."""
     whole = json.loads(text)
     if not isinstance(whole, dict):
         raise ValueError("not an evidence file: no JSON object")  # noqa: TRY004 - a wrong file, not a wrong call

@@ -30,7 +30,7 @@ NAMED_REPLICA = "linker.replica="
 """Before the promote the link broker redirects a consumer of this rack and a broker id to that broker (router)."""
 
 
-# What the connector depends on and every Spark has; 60 MB of it would else be sent to every executor.
+# Dependencies of the connector that every Spark has; 60 MB of them would else be sent to every executor.
 _IN_SPARK = (
     "org.apache.hadoop:hadoop-client-api",
     "org.apache.hadoop:hadoop-client-runtime",
@@ -56,14 +56,14 @@ class ReadRange:
     end: int
 
 
-#: What was to be had in this process: other threads need not look for what is not.
+#: The packages that this process could get: other threads need not try the rest.
 _had: list[str] = []
 log = logging.getLogger("validator")
 
 
 def connector_jars(spark: SparkSession) -> list[list[str]]:
-    """What to add to a session, the first that can be had: CONNECTOR_CONF alone; or the release that belongs to this Spark,
-    then the first one of its line, which mirrors of Maven Central have more often."""
+    """The packages to add to a session, the first that can be had: CONNECTOR_CONF alone; or the release that belongs to this
+    Spark, then the first one of its line, which mirrors of Maven Central have more often."""
     named = spark.conf.get(CONNECTOR_CONF, None)
     if named:
         return [[jar.strip() for jar in named.split(",") if jar.strip()]]

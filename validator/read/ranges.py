@@ -78,7 +78,7 @@ class Range:
         return 1 + len(self.spec.slots)
 
     def spans(self) -> Iterator[Span]:
-        """What is to be read for it, from each side."""
+        """The spans to read for it, from each side."""
         bounds, spec = self.bounds, self.spec
         nodes = {SOURCE: (LEADER, bounds.log_start)}
         nodes |= {replica.slot: (replica.broker_id, replica.log_start) for replica in bounds.replicas}

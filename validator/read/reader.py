@@ -134,7 +134,7 @@ class SpanReader:
             yield builder.take()
 
     async def pieces(self, cluster: Cluster) -> AsyncGenerator[Piece]:
-        """What each answer held, over a connected cluster. A piece's blocks look into the answer's buffer: take from
+        """The pieces of each answer, over a connected cluster. A piece's blocks look into the answer's buffer: take from
         them what is wanted and let them go. The next answer is asked for before a piece is handed out."""
         if not self._left:
             return

@@ -54,7 +54,7 @@ LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
-    # Every user of this machine can connect to its ports. What is asked there without the secret gets no answer: the
+    # Every user of this machine can connect to its ports. Requests without the secret get no answer: the
     # clusters' passwords are in the tasks, which are blocks.
     "spark.authenticate": "true",
     "spark.network.crypto.enabled": "true",
@@ -159,7 +159,7 @@ class Session:
 
     @contextlib.contextmanager
     def _environment(self) -> Iterator[None]:
-        """What PySpark takes from the environment only, while the JVM is started."""
+        """Sets what PySpark takes from the environment only, while the JVM is started."""
         wanted = {
             "PYSPARK_SUBMIT_ARGS": f'--properties-file "{self._work_dir / "spark.properties"}" pyspark-shell',
             "PYSPARK_DRIVER_PYTHON": sys.executable,

@@ -1,7 +1,7 @@
 """`spark.read.format("kafka-batches")`: one row per record batch of a named replica, as a PySpark 4 Python data source.
 
-What PySpark 4.0 offers a Python data source decides how this one is used: a reader has `partitions` and `read`, and no hook
-for filters or columns. So *offsets* are pushed down as options and *columns* by the schema the reader is given
+PySpark 4.0 offers a Python data source little, which decides how this one is used: a reader has `partitions` and `read`, and
+no hook for filters or columns. So *offsets* are pushed down as options and *columns* by the schema the reader is given
 (`.schema(schema_of("base_offset", "crc"))`): nothing else is built, and the CRC is computed only if `crc_computed` is asked
 for. Rows leave Python as Arrow batches.
 
@@ -77,7 +77,7 @@ class KafkaBatches(DataSource):
 
 
 class _TaskPartition(InputPartition):
-    """What one Spark task reads."""
+    """The task of one Spark partition."""
 
     def __init__(self, cluster: str, task: Task) -> None:
         self.cluster = cluster

@@ -39,7 +39,7 @@ class Span:
 
 @dataclass(slots=True)
 class Walked:
-    """What one answer held of a span: positions of its batches in the buffer, and for each the offset that the log
+    """One answer's part of a span: positions of its batches in the buffer, and for each the offset that the log
     had reached before it (-1: nothing was seen before)."""
 
     positions: list[int] = field(default_factory=list)

@@ -4,7 +4,7 @@ The order of the questions matters. Replicas' log starts are asked before the so
 has dropped, never the other way round, so a start that moves meanwhile cannot look like a late one. The source's end is
 asked before the replicas are waited for, so running producers never make a replica look short.
 
-Lives here: the questions and the waiting. What follows from the answers is ranges.py's and tally.py's.
+Lives here: the questions and the waiting. Conclusions from the answers are ranges.py's and tally.py's.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ ASK_AT_ONCE = 500  # partitions per request
 
 @dataclass(slots=True)
 class Survey:
-    """What was found. `wrong`: (plan, replica, kind, detail) where nothing has to be read to know it. `failures`: what could
-    not be asked; the rest goes on without it."""
+    """The findings. `wrong`: (plan, replica, kind, detail) where nothing has to be read to know it. `failures`: logs that
+    could not be asked; the rest goes on without them."""
 
     bounds: dict[TopicPartition, PartitionBounds] = field(default_factory=dict)
     leaders: dict[tuple[str, int], int] = field(default_factory=dict)  # of the source
@@ -294,7 +294,7 @@ def _topic_problem(
 async def fetch_each(
     cluster: Cluster, node_id: int, offsets: Mapping[TopicPartition, int], max_bytes: int
 ) -> AsyncIterator[tuple[TopicPartition, memoryview, FetchedPartition]]:
-    """What a broker says of each partition at an offset, with a few bytes of its records: they are in the frame."""
+    """A broker's answer for each partition at an offset, with a few bytes of its records: they are in the frame."""
     tps = list(offsets)
     for first in range(0, len(tps), ASK_AT_ONCE):
         part = tps[first : first + ASK_AT_ONCE]

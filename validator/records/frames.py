@@ -2,7 +2,7 @@
 
 Each record becomes two 64-bit hashes of all that counts of it (offset, timestamp and its type, key, value, headers, with
 lengths, so that null is not empty and no two fields run into each other). Rows of all sides are grouped by offset, then
-every replica is held against the source. What is shuffled of a record are a few numbers, whatever its size.
+every replica is held against the source. A few numbers of each record are shuffled, whatever its size.
 
 Lives here: frames in, frames and rows out. Which ranges there are and what follows: records.py. Reading: kafka_source.py.
 """
@@ -133,7 +133,7 @@ def _reduced(frame: DataFrame, slot: int) -> DataFrame:
 def pairs(
     spark: SparkSession, rows: DataFrame, expected: Sequence[Expected], fields: Sequence[str] = NEEDED
 ) -> DataFrame:
-    """What source (s) and replica (r) hold at each offset that either has: part, slot, offset, prefix, start, end, s, r,
+    """Source (s) and replica (r) side by side at each offset that either has: part, slot, offset, prefix, start, end, s, r,
     twice (the replica holds it more than once). s and r have the `fields`, and are null where there is nothing."""
     slots = (SOURCE, *sorted({one.slot for one in expected}))
     # A maximum of structs would be aggregated by sorting; one of numbers is hashed.
@@ -255,7 +255,7 @@ def per_key(settled: DataFrame) -> DataFrame:
 
 
 def source_logs(paired: DataFrame) -> dict[tuple[int, int], SourceLog]:
-    """What the source holds of each replica's range; `fields` of the pairs were CLEANED."""
+    """The source's log in each replica's range; `fields` of the pairs were CLEANED."""
     s = F.col("s")
     size = F.greatest(s["key_size"], F.lit(0)) + F.greatest(s["value_size"], F.lit(0)) + s["header_bytes"]
     found = (

@@ -118,7 +118,7 @@ async def look(
     wait_s: float,
     topics: set[str] | None = None,
 ) -> tuple[Survey, dict[TopicPartition, int]]:
-    """What there is, and who leads at the target."""
+    """A survey of the logs, and the leaders at the target."""
     found = await survey(source, target, plans, wait_s=wait_s) if plans else Survey()
     wanted = topics if topics is not None else {tp.topic for tp in found.bounds}
     leaders: dict[TopicPartition, int] = {}

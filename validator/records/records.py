@@ -4,14 +4,14 @@ For logs whose batches may lawfully differ: compacted ones, and such as were re-
 with type, key, value and headers. Aborted records count on both sides (read_uncommitted), control batches have no rows.
 
 Each replica is read by name through the link broker (client.rack, router/fetch/decision.py). Once a stock broker leads, the
-connector can only read that one: the other replicas are told as failures, never as proved. Who leads is looked up before and
-after the reading.
+connector can only read that one: the other replicas are told as failures, never as proved. The leaders are looked up before
+and after the reading.
 
-What a compacted log may lack, and is only counted: a record whose key has a later committed one on that side, all of a key
-that ends with a tombstone old enough to be gone, a record without a key, a record of an aborted transaction; none of them
-where no log cleaner can have been (cleaner_bounds.py). Everything else that one side alone holds is wrong; so the latest
-value of every key is the same on both. What a first look at the range cannot explain is looked for a second time in the
-whole log of that side (second_look.py).
+A compacted log may lack the following, which is only counted: a record whose key has a later committed one on that side, all
+of a key that ends with a tombstone old enough to be gone, a record without a key, a record of an aborted transaction; none
+of them where no log cleaner can have been (cleaner_bounds.py). Everything else that one side alone holds is wrong; so the
+latest value of every key is the same on both. Differences that a first look at the range cannot explain are looked for a
+second time in the whole log of that side (second_look.py).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RecordsUnreadable(LinkerError):
 
 @dataclass(slots=True)
 class RecordsChecked:
-    """What came out for a group of partitions. `failures`: replicas and clusters that could not be asked; of what they hold
+    """The result for a group of partitions. `failures`: replicas and clusters that could not be asked; of what they hold
     nothing is said. `read_*`: of this run alone."""
 
     results: list[ReplicaResult] = field(default_factory=list)

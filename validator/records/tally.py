@@ -1,6 +1,6 @@
 """One replica's result of a comparison by records: sums, watermark, findings, and what is lawful. Pure.
 
-What a log start means is what tally.py says of it, in records instead of batches.
+A log start means the same as in tally.py, in records instead of batches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from validator.records.second_look import Suspect
 
 @dataclass(slots=True)
 class Explained:
-    """What one replica and the source do not both hold of a compacted partition."""
+    """The records of a compacted partition that only the source or only a replica holds."""
 
     lawful: dict[str, int] = field(default_factory=dict)
     unexplained: list[Suspect] = field(default_factory=list)

@@ -229,7 +229,7 @@ class FleetNodes:
             self._lost = why
             self._client.changed.send()
 
-    # What the store shows.
+    # Watching the store.
 
     async def _watch(self) -> None:
         troubled = False
