@@ -285,7 +285,15 @@ async def plan_topics(
 ) -> dict[str, SourceTopic]:
     """The topics with the configs that their mirrors get at this target. `brokers`: its real ones that are there;
     `from_target`: by topic, configs whose value is to be the target's own."""
-    defaults = await topic_defaults(target.cluster, brokers, timeout=TIMEOUT)
+    return plan_with(await topic_defaults(target.cluster, brokers, timeout=TIMEOUT), topics, from_target)
+
+
+def plan_with(
+    defaults: Mapping[str, str],
+    topics: Mapping[str, SourceTopic],
+    from_target: Mapping[str, Collection[str]],
+) -> dict[str, SourceTopic]:
+    """`plan_topics` where the target's defaults are known."""
     return {
         name: topic._replace(
             defaults=defaults,

@@ -13,6 +13,7 @@
 - `leaderless`: finds mirror partitions that KRaft cannot elect a leader for, and has a link broker elected
 - `link_groups`: builds the readers, gates and manager of a link's groups, anew in each term as link controller
 - `mirrors`: mirrors as the router and the followers see them
+- `new_mirrors`: examines topics of the source that are to be mirrored, plans their mirrors, and writes them down
 - `producer_ids`: keeps the producer ids of source and target apart for the life of a link
 - `producer_view`: the source's producers, for status
 - `proved`: the proof of a link, for status: watermarks with their age, runs, evidence

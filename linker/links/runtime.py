@@ -31,6 +31,7 @@ from linker.links.group_options import GROUP_OPTIONS
 from linker.links.head_tasks import ControllerTasks
 from linker.links.kafka_version import kafka_version
 from linker.links.link_groups import LinkGroups
+from linker.links.new_mirrors import NewMirrors
 from linker.links.producer_ids import ProducerIdGuard
 from linker.links.reads import ReadPolicy
 from linker.links.replica_starts import ReplicaStarts
@@ -138,6 +139,9 @@ class LinkRuntime:
             copies,
             self.bring_up.specs.of,
             self.bring_up.ask,
+        )
+        self.new_mirrors = NewMirrors(
+            link.name, self.source, target, controller, link_brokers, router.unfence, self.bring_up.ask
         )
         self.watch = SourceWatch(link.name, self.source, controller)
         self.configs = ConfigKeeper(link.name, self.source, target, controller, link_brokers)

@@ -15,15 +15,15 @@ from controller.phases import ENDED
 from controller.plan.placement import ReplicaBroker
 from controller.state import MirrorTopic, PromoteJob
 from fleet.stores.base import ControllerFenced, NodeNotEmpty, StoreError, VersionConflict
-from linker.checks import preflight
 from linker.checks.mirror_configs import Changed, changed
 from linker.links import status as view
+from linker.links.new_mirrors import real_brokers
 from linker.links.runtime import LinkRuntime
 from linker.manual_steps import undo_source_fence
 from linker.promote.ports import PromoteSettings
 from linker.running import Running
 from wire.errors import LinkerError
-from wire.metadata.image import CONFIG_TOPIC, BrokerImage
+from wire.metadata.image import CONFIG_TOPIC
 
 # For one commit. Longer than any store takes that works, and short enough for the request to be answered with what is known.
 _WRITE_DOWN = 30.0
@@ -122,18 +122,7 @@ class ServiceBase:
         ]
 
     def _brokers(self) -> list[ReplicaBroker]:
-        links = self._sidecar.link_brokers()
-        found = [
-            ReplicaBroker(broker.id, broker.rack)
-            for broker in self._sidecar.target.image.brokers.values()
-            if broker.id not in links
-            and not broker.fenced
-            and not broker.in_controlled_shutdown
-            and not _takes_no_replica(broker)
-        ]
-        if not found:
-            raise preflight.PreflightError("no broker of the target is alive")
-        return found
+        return real_brokers(self._sidecar.target, self._sidecar.link_brokers())
 
 
 async def source_away(runtime: LinkRuntime) -> str | None:
@@ -157,8 +146,3 @@ def still_closed(error: SourceClosed) -> str:
         f"{error}. It is deleted all the same with --force (force=true); then, at the source: "
         f"{undo_source_fence(error.topics)}"
     )
-
-
-def _takes_no_replica(broker: BrokerImage) -> bool:
-    """All its log dirs are cordoned (KIP-1066): it is being emptied, or is the link broker of another sidecar."""
-    return bool(broker.log_dirs) and set(broker.log_dirs) <= set(broker.cordoned_log_dirs or ())

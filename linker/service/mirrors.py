@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from admin.models import Action, ChangeResult, CreateMirrorsRequest, MirrorDescription, MirrorSummary
 from admin.service import (
@@ -18,17 +18,14 @@ from controller import errors as refused
 from controller.decide.mirrors import refuse_while_running
 from controller.decide.source_fence import owed_topics
 from controller.phases import ENDED, PROMOTING, Phase
-from controller.plan.placement import Load, ReplicaBroker, place
 from controller.plan.topic_configs import at_promote
-from controller.state import UNBOUND, MirrorTopic, same_source_topic
-from fleet.link_controller import wall_clock_ms
+from controller.state import MirrorTopic, same_source_topic
 from linker.checks import preflight
 from linker.checks.beginning_again import instead, why_not
 from linker.checks.holdings import Held, drop_actions, holdings, lost_records, warnings
-from linker.checks.message_format import formats_or_not_told
-from linker.checks.replication_factor import few_replicas, target_default
-from linker.checks.topic_names import collisions, is_internal
+from linker.checks.topic_names import is_internal
 from linker.links import status as view
+from linker.links.new_mirrors import Wanted
 from linker.links.reads import held_readers
 from linker.links.runtime import LinkRuntime
 from linker.manual_steps import undo_source_fence
@@ -48,133 +45,42 @@ class MirrorChanges(ServiceBase):
             raise NotReady(away)
         async with self._changing:
             runtime = self._runtime(link)  # a link update may have begun it anew
+            new = runtime.new_mirrors
             for topic in request.topics:
-                self._refuse_existing(link, topic)
-            self._refuse_collisions(request.topics)
-            topics, missing, findings = await preflight.read_new_topics(runtime.source, request.topics)
-            if missing:
-                raise SourceTopicNotFound(missing)
-            factors: dict[str, int] = {}
+                self._refuse_existing(runtime, topic)
+            for name, other in new.collisions(request.topics):
+                raise InvalidRequest(
+                    f"topics {name} and {other} differ in '.' and '_' only, and a cluster of today's Kafka takes one of "
+                    "them: mirror one, nothing was made"
+                )
+            wanted = Wanted(request.start, request.replication_factor, tuple(request.configs_from_target))
             try:
-                preflight.refuse(findings)
-                findings += await formats_or_not_told(
-                    runtime.source, {name: found.configs.effective for name, found in topics.items()}
-                )
-                preflight.refuse(findings)
-                brokers = self._brokers()
-                for name, found in topics.items():
-                    factors[name] = request.replication_factor or min(found.replication_factor, len(brokers))
-                topics = await preflight.plan_topics(
-                    self._sidecar.target,
-                    topics,
-                    [broker.id for broker in brokers],
-                    dict.fromkeys(topics, request.configs_from_target),
-                )
-                findings += preflight.check_configs(topics, factors)
-                preflight.refuse(findings)
-                findings += preflight.config_differences(topics)
-                default = await target_default(
-                    self._sidecar.target.cluster, [broker.id for broker in brokers]
-                )
-                findings += few_replicas(factors, default, asked=request.replication_factor is not None)
-                mirrors = self._plan_mirrors(link, request, topics, factors, brokers)
-                for mirror in mirrors:
-                    await self._sidecar.target.operations.create_mirror_topic(
-                        mirror.topic, self._assignments(mirror), mirror.copied_configs, validate_only=True
-                    )
-            except (preflight.PreflightError, refused.Refused) as error:
+                planned = await new.plan(request.topics, wanted)
+            except preflight.PreflightError as error:
                 raise PreflightFailed(str(error)) from error
-            actions = [
+            if planned.missing:
+                raise SourceTopicNotFound(planned.missing)
+            if not dry_run:
+                await new.write_down(planned.mirrors)
+        return ChangeResult(
+            dry_run=dry_run,
+            actions=[
                 Action(
                     action="create mirror",
                     resource=mirror.topic,
-                    detail=_layout(
-                        mirror, request.replication_factor, topics[mirror.topic].replication_factor
-                    ),
+                    detail=_layout(mirror, request.replication_factor, planned.at_source[mirror.topic]),
                 )
-                for mirror in mirrors
-            ]
-            if not dry_run:
-                for mirror in mirrors:
-                    # A topic of this name may have been promoted, and deleted, in an earlier life.
-                    self._sidecar.broker.router.unfence(mirror.topic_partitions())
-                    await self._sidecar.controller.create_mirror(mirror)
-                    runtime.bring_up.ask(mirror.topic)  # at once: the next one may not get that far
-        return ChangeResult(
-            dry_run=dry_run,
-            actions=actions,
-            warnings=[finding.detail for finding in findings if not finding.fatal],
+                for mirror in planned.mirrors
+            ],
+            warnings=[finding.detail for finding in planned.findings if not finding.fatal],
         )
 
-    def _refuse_existing(self, link: str, topic: str) -> None:
+    def _refuse_existing(self, runtime: LinkRuntime, topic: str) -> None:
         if is_internal(topic, {self._sidecar.config.store.topic}):
             raise InvalidRequest(f"topic {topic} is internal to Kafka and is not mirrored")
-        existing = self._image.mirror_of_topic(topic)
-        if existing is not None:
-            raise NameTaken(f"topic {topic} is a mirror of link {existing.link} already")
-        if topic in self._sidecar.target.image.topics_by_name:
-            raise NameTaken(
-                f"topic {topic} exists at the target and is no mirror of link {link}; delete it there first, with its "
-                "records and what only the target has of them. A copy that another tool made (MirrorMaker 2, say) has other "
-                "offsets: stop that tool before"
-            )
-
-    def _refuse_collisions(self, topics: Sequence[str]) -> None:
-        there = [*self._sidecar.target.image.topics_by_name, *(m.topic for m in self._image.mirrors.values())]
-        for name, other in collisions(topics, there):
-            raise InvalidRequest(
-                f"topics {name} and {other} differ in '.' and '_' only, and a cluster of today's Kafka takes one of them: "
-                "mirror one, nothing was made"
-            )
-
-    def _plan_mirrors(
-        self,
-        link: str,
-        request: CreateMirrorsRequest,
-        topics: dict[str, preflight.SourceTopic],
-        factors: dict[str, int],
-        brokers: list[ReplicaBroker],
-    ) -> list[MirrorTopic]:
-        load = self._load()
-        mirrors = []
-        for name in request.topics:
-            topic = topics[name]
-            replicas = place(brokers, topic.partitions, factors[name], load)
-            for members in replicas:
-                for position, broker in enumerate(members):
-                    before = load.get(broker, Load())
-                    load[broker] = Load(before.replicas + 1, before.leaders + (position == 0))
-            mirrors.append(
-                MirrorTopic(
-                    link=link,
-                    topic=name,
-                    topic_id=UNBOUND,
-                    source_topic_id=topic.topic_id,
-                    partitions=topic.partitions,
-                    start=request.start,
-                    target_replicas=replicas,
-                    copied_configs=dict(topic.plan.create),
-                    restore_configs=dict(topic.plan.restore),
-                    configs_from_target=tuple(sorted(request.configs_from_target)),
-                    created_at=wall_clock_ms(),
-                )
-            )
-        return mirrors
-
-    def _load(self) -> dict[int, Load]:
-        links = self._sidecar.link_brokers()
-        load: dict[int, Load] = {}
-        for topic in self._sidecar.target.image.topics_by_id.values():
-            for partition in topic.partitions.values():
-                members = [b for b in partition.replicas if b not in links]
-                for broker in members:
-                    before = load.get(broker, Load())
-                    leads = broker == partition.leader or (partition.leader in links and broker == members[0])
-                    load[broker] = Load(before.replicas + 1, before.leaders + leads)
-        return load
-
-    def _assignments(self, mirror: MirrorTopic) -> dict[int, list[int]]:
-        return {index: [self._sidecar.target.broker_id] for index in range(mirror.partitions)}
+        why = runtime.new_mirrors.name_taken(topic)
+        if why is not None:
+            raise NameTaken(why)
 
     async def list_mirrors(self, link: str) -> list[MirrorSummary]:
         return self._mirrors(self._runtime(link))

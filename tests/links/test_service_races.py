@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,10 +19,11 @@ from fleet.stored_controller import StoredController
 from fleet.stores import ControllerFenced, StoreError
 from linker.checks import preflight
 from linker.config.check import ValidationConfig
+from linker.links import new_mirrors
 from linker.links.bring_up import BringUp
 from linker.links.configs import TopicConfigs
+from linker.links.new_mirrors import NewMirrors
 from linker.service import SidecarService
-from linker.service import mirrors as mirrors_module
 from tests.controller.memory_store import MemoryStore
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
@@ -36,8 +37,9 @@ class Operations:
     def __init__(self) -> None:
         self.deleted: list[str] = []
 
-    async def create_mirror_topic(self, *_: Any, validate_only: bool) -> None:
-        """Only asked whether it could be."""
+    async def create_mirror_topics(self, *_: Any, validate_only: bool) -> Any:
+        """Only asked whether they could be."""
+        return {}, {}
 
     async def delete_topic(self, name: str, *, timeout: float) -> None:
         self.deleted.append(name)
@@ -109,6 +111,7 @@ class Rig:
         )
         fetcher: Any = self.runtime.fetcher
         source: Any = None
+        self.target = target
         self.bring_up = BringUp("east", source, target, controller, fetcher)
         self.runtime.bring_up = self.bring_up  # type: ignore[attr-defined]
         self.runtime.source = source  # type: ignore[attr-defined]
@@ -213,18 +216,21 @@ async def test_a_mirror_is_brought_up_although_the_next_one_could_not_be_created
     rig = await Rig.make()
     rig.image.brokers[1] = BrokerImage(1, 1, bytes(16), None, {}, False, False, ())
     monkeypatch.setattr(SidecarService, "_refuse_existing", lambda *_: None)
+    monkeypatch.setattr(NewMirrors, "collisions", lambda *_: [])
     plan = ConfigPlan(copied={}, create={}, restore={}, skipped={}, adjusted={})
 
     async def read(source: Any, names: list[str]) -> Any:
         configs = TopicConfigs({}, {})
         return {name: preflight.SourceTopic(name, None, 1, 1, configs, plan) for name in names}, [], []
 
-    async def planned(target: Any, topics: Any, *_: Any) -> Any:
-        return topics
+    async def defaults(*_: Any, **__: Any) -> dict[str, str]:
+        return {}
 
     monkeypatch.setattr(preflight, "read_new_topics", read)
-    monkeypatch.setattr(preflight, "plan_topics", planned)
-    monkeypatch.setattr(mirrors_module, "formats_or_not_told", planned_nothing)
+    monkeypatch.setattr(preflight, "plan_with", lambda _defaults, topics, *_: topics)
+    monkeypatch.setattr(new_mirrors, "topic_defaults", defaults)
+    monkeypatch.setattr(new_mirrors, "formats_or_not_told", planned_nothing)
+    monkeypatch.setattr(new_mirrors, "_COMMITTED", 1)
     before = rig.runtime
     async with rig.service._changing:
         request = CreateMirrorsRequest(topics=["payments", "orders"])
@@ -232,6 +238,15 @@ async def test_a_mirror_is_brought_up_although_the_next_one_could_not_be_created
         await asyncio.sleep(0)
         fresh = Runtime("east")  # a link update begins the link anew
         fresh.bring_up, fresh.source = rig.bring_up, None  # type: ignore[attr-defined]
+        fresh.new_mirrors = NewMirrors(  # type: ignore[attr-defined]
+            "east",
+            cast("Any", None),
+            rig.target,
+            rig.controller,
+            lambda: frozenset({900}),
+            lambda _tps: None,
+            rig.bring_up.ask,
+        )
         rig.links["east"] = fresh
         del before.bring_up  # type: ignore[attr-defined]
     with pytest.raises(LinkerError, match="'orders' is a mirror of link 'east' already"):

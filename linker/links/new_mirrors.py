@@ -1,0 +1,221 @@
+"""NewMirrors examines topics of the source that are to be mirrored, plans their mirrors, and writes them down.
+
+Topics come by the thousand, so they are examined some at a time: each question is one request for all of them, and the
+event loop has time for others in between. Nothing is made before all were examined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from controller import errors as refused
+from controller.plan.placement import Load, ReplicaBroker, place
+from controller.state import UNBOUND, MirrorTopic
+from fleet.link_controller import LinkController, wall_clock_ms
+from linker.checks import preflight
+from linker.checks.message_format import formats_or_not_told
+from linker.checks.replication_factor import few_replicas, target_default
+from linker.checks.topic_names import collisions
+from linker.links.configs import TopicConfigs, topic_defaults
+from linker.membership import TargetCluster
+from linker.membership.topic_operations import NewTopic
+from wire.client.cluster import Cluster
+from wire.frames.types import TopicPartition
+from wire.metadata.image import BrokerImage
+
+_AT_ONCE = 50  # topics that are examined together; each tells some forty configs
+_COMMITTED = 100  # mirrors in one commit
+
+
+class Wanted(NamedTuple):
+    """How the mirrors are to be made."""
+
+    start: str = "earliest"
+    replication_factor: int | None = None
+    configs_from_target: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Planned:
+    """What came of an examination."""
+
+    mirrors: list[MirrorTopic] = field(default_factory=list)
+    findings: list[preflight.PreflightFinding] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)  # topics that the source does not have
+    at_source: dict[str, int] = field(default_factory=dict)  # the source's replication factor, by topic
+
+
+class NewMirrors:
+    """Those of one link."""
+
+    def __init__(
+        self,
+        link: str,
+        source: Cluster,
+        target: TargetCluster,
+        controller: LinkController,
+        link_brokers: Callable[[], frozenset[int]],
+        unfence: Callable[[Iterable[TopicPartition]], None],
+        ask: Callable[[str], None],
+    ) -> None:
+        """`unfence`: the router's; `ask`: has a mirror looked at (`BringUp.ask`)."""
+        self._link = link
+        self._source = source
+        self._target = target
+        self._controller = controller
+        self._link_brokers = link_brokers
+        self._unfence = unfence
+        self._ask = ask
+
+    def name_taken(self, topic: str) -> str | None:
+        """Why no mirror of this name can be made at the target; None if one can."""
+        existing = self._controller.image.mirror_of_topic(topic)
+        if existing is not None:
+            return f"topic {topic} is a mirror of link {existing.link} already"
+        if topic in self._target.image.topics_by_name:
+            return (
+                f"topic {topic} exists at the target and is no mirror of link {self._link}; delete it there first, with its "
+                "records and what only the target has of them. A copy that another tool made (MirrorMaker 2, say) has other "
+                "offsets: stop that tool before"
+            )
+        return None
+
+    def collisions(self, topics: Sequence[str]) -> list[tuple[str, str]]:
+        """Pairs of these topics with each other, or with what the target has, of which a cluster takes one."""
+        mirrors = self._controller.image.mirrors.values()
+        return collisions(topics, [*self._target.image.topics_by_name, *(one.topic for one in mirrors)])
+
+    async def plan(self, topics: Sequence[str], wanted: Wanted) -> Planned:
+        """Examine topics and plan their mirrors; PreflightError with the first reason if one of them cannot be mirrored."""
+        done = Planned()
+        brokers = real_brokers(self._target, self._link_brokers())
+        ids = [broker.id for broker in brokers]
+        defaults = await topic_defaults(self._target.cluster, ids, timeout=preflight.TIMEOUT)
+        load = self._load()
+        factors: dict[str, int] = {}
+        differences: dict[str, preflight.SourceTopic] = {}
+        for first in range(0, len(topics), _AT_ONCE):
+            part = topics[first : first + _AT_ONCE]
+            found, missing, findings = await preflight.read_new_topics(self._source, part)
+            done.missing += missing
+            preflight.refuse(findings)
+            if missing:
+                continue
+            found = {name: found[name] for name in part}
+            effective = {name: topic.configs.effective for name, topic in found.items()}
+            findings += await formats_or_not_told(self._source, effective)
+            preflight.refuse(findings)
+            factors |= {
+                name: wanted.replication_factor or min(topic.replication_factor, len(brokers))
+                for name, topic in found.items()
+            }
+            found = preflight.plan_with(defaults, found, dict.fromkeys(found, wanted.configs_from_target))
+            findings += preflight.check_configs(found, factors)
+            preflight.refuse(findings)
+            done.findings += findings
+            mirrors = self._place(found, factors, brokers, load, wanted)
+            await self._validate(mirrors)
+            done.mirrors += mirrors
+            done.at_source |= {name: topic.replication_factor for name, topic in found.items()}
+            # The configs of thousands of topics are not kept until the end.
+            differences |= {name: topic._replace(configs=_NO_CONFIGS) for name, topic in found.items()}
+        done.findings += preflight.config_differences(differences)
+        default = await target_default(self._target.cluster, ids)
+        done.findings += few_replicas(factors, default, asked=wanted.replication_factor is not None)
+        return done
+
+    async def write_down(self, mirrors: Sequence[MirrorTopic]) -> None:
+        """Make the mirrors durable, and have them brought up."""
+        for first in range(0, len(mirrors), _COMMITTED):
+            part = mirrors[first : first + _COMMITTED]
+            for mirror in part:
+                # A topic of this name may have been promoted, and deleted, in an earlier life.
+                self._unfence(mirror.topic_partitions())
+            await self._controller.create_mirrors(part)
+            for mirror in part:
+                self._ask(mirror.topic)  # at once: the next ones may not get that far
+
+    async def _validate(self, mirrors: Sequence[MirrorTopic]) -> None:
+        """Have the target's controller say whether it would create the topics."""
+        own = self._target.broker_id
+        topics = {
+            mirror.topic: NewTopic(
+                {index: [own] for index in range(mirror.partitions)}, mirror.copied_configs
+            )
+            for mirror in mirrors
+        }
+        _, errors = await self._target.operations.create_mirror_topics(topics, validate_only=True)
+        for error in errors.values():
+            raise error
+
+    def _place(
+        self,
+        topics: Mapping[str, preflight.SourceTopic],
+        factors: Mapping[str, int],
+        brokers: list[ReplicaBroker],
+        load: dict[int, Load],
+        wanted: Wanted,
+    ) -> list[MirrorTopic]:
+        mirrors = []
+        for name, topic in topics.items():
+            try:
+                replicas = place(brokers, topic.partitions, factors[name], load)
+            except refused.Refused as error:
+                raise preflight.PreflightError(str(error)) from error
+            for members in replicas:
+                for position, broker in enumerate(members):
+                    before = load.get(broker, Load())
+                    load[broker] = Load(before.replicas + 1, before.leaders + (position == 0))
+            mirrors.append(
+                MirrorTopic(
+                    link=self._link,
+                    topic=name,
+                    topic_id=UNBOUND,
+                    source_topic_id=topic.topic_id,
+                    partitions=topic.partitions,
+                    start=wanted.start,
+                    target_replicas=replicas,
+                    copied_configs=dict(topic.plan.create),
+                    restore_configs=dict(topic.plan.restore),
+                    configs_from_target=tuple(sorted(wanted.configs_from_target)),
+                    created_at=wall_clock_ms(),
+                )
+            )
+        return mirrors
+
+    def _load(self) -> dict[int, Load]:
+        links = self._link_brokers()
+        load: dict[int, Load] = {}
+        for topic in self._target.image.topics_by_id.values():
+            for partition in topic.partitions.values():
+                members = [b for b in partition.replicas if b not in links]
+                for broker in members:
+                    before = load.get(broker, Load())
+                    leads = broker == partition.leader or (partition.leader in links and broker == members[0])
+                    load[broker] = Load(before.replicas + 1, before.leaders + leads)
+        return load
+
+
+_NO_CONFIGS = TopicConfigs({}, {})
+
+
+def real_brokers(target: TargetCluster, link_brokers: Collection[int]) -> list[ReplicaBroker]:
+    """The target's brokers that may hold replicas now."""
+    found = [
+        ReplicaBroker(broker.id, broker.rack)
+        for broker in target.image.brokers.values()
+        if broker.id not in link_brokers
+        and not broker.fenced
+        and not broker.in_controlled_shutdown
+        and not _takes_no_replica(broker)
+    ]
+    if not found:
+        raise preflight.PreflightError("no broker of the target is alive")
+    return found
+
+
+def _takes_no_replica(broker: BrokerImage) -> bool:
+    """All its log dirs are cordoned (KIP-1066): it is being emptied, or is the link broker of another sidecar."""
+    return bool(broker.log_dirs) and set(broker.log_dirs) <= set(broker.cordoned_log_dirs or ())
