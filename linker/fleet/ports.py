@@ -170,6 +170,33 @@ class SidecarPorts:
         if self.router is not None:
             await self.router.answered(tps, timeout=timeout)
 
+    def marks(self) -> dict[tuple[str, TopicPartition], object]:
+        """Of all copies, every second: attributes and look-ups only."""
+        found: dict[tuple[str, TopicPartition], object] = {}
+        for name, runtime in self.links.items():
+            for tp, copy in runtime.served().items():
+                partition = (
+                    None
+                    if self.target is None
+                    else self.target.image.partition(copy.spec.topic_id, tp.partition)
+                )
+                forwarded = None if self.router is None else self.router.forwarded.get(tp)
+                found[name, tp] = (
+                    None if partition is None else (partition.leader, partition.leader_epoch),
+                    copy.loaded,
+                    copy.end_known,
+                    copy.heard,
+                    copy.high_watermark,
+                    copy.log_start_offset,
+                    copy.failed,
+                    copy.trouble,
+                    copy.bytes_fetched,
+                    copy.bytes_served,
+                    0 if forwarded is None else forwarded.end,
+                    [(one.fetch_offset, one.broker_epoch) for one in copy.followers.values()],
+                )
+        return found
+
     def copies(self, link: str | None, tps: Collection[TopicPartition]) -> list[CopyReport]:
         now = time.monotonic()
         found: list[CopyReport] = []

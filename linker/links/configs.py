@@ -6,6 +6,7 @@ controller.plan.topic_configs decides which of them matter and are copied.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from sys import intern  # thousands of topics have the same names and values
 from typing import NamedTuple
 
 from controller.plan.topic_configs import SEVERAL, with_timestamp_bounds
@@ -85,9 +86,11 @@ async def topic_configs_each(
     found: dict[str, TopicConfigs] = {}
     answers, refused = await _describe_each(cluster, _TOPIC, topics, None, timeout, keys)
     for name, configs in answers.items():
-        effective = {config.name: config.value for config in configs if config.value is not None}
+        effective = {
+            intern(config.name): intern(config.value) for config in configs if config.value is not None
+        }
         overrides = {
-            config.name: config.value
+            intern(config.name): intern(config.value)
             for config in configs
             if int(config.config_source) == _DYNAMIC_TOPIC_CONFIG and config.value is not None
         }

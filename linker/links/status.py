@@ -43,21 +43,31 @@ _REFUSALS = 5
 
 def partition_state(runtime: LinkRuntime, state: MirrorPartition) -> MirrorState:
     """As shown. A partition that is bound but that not every replica has begun to copy is LINKING."""
+    return _state(runtime, state, runtime.copies.get(state.tp), runtime.targets(state.tp))
+
+
+def _state(
+    runtime: LinkRuntime, state: MirrorPartition, copy: CopyView | None, targets: Sequence[int]
+) -> MirrorState:
     available = runtime.source_available and state.tp not in runtime.events.unavailable
     shown = MirrorState(shown_state(state.phase, source_available=available).value)
     if shown is MirrorState.ACTIVE:
-        copy = runtime.copies.get(state.tp)
         if copy is not None and copy.failed is not None:
             return MirrorState.FAILED  # and on its way to the store
-        if copy is None or any(replica not in copy.followers for replica in runtime.targets(state.tp)):
+        if copy is None or any(replica not in copy.followers for replica in targets):
             return MirrorState.LINKING
     return shown
 
 
 def partition_reason(runtime: LinkRuntime, state: MirrorPartition) -> str | None:
+    return _reason(runtime, state, runtime.copies.get(state.tp), runtime.targets(state.tp))
+
+
+def _reason(
+    runtime: LinkRuntime, state: MirrorPartition, copy: CopyView | None, targets: Sequence[int]
+) -> str | None:
     if state.failure or state.reason:
         return state.failure or state.reason
-    copy = runtime.copies.get(state.tp)
     if copy is not None and (copy.failed or copy.trouble) is not None:
         return copy.failed or copy.trouble
     return (
@@ -66,7 +76,7 @@ def partition_reason(runtime: LinkRuntime, state: MirrorPartition) -> str | None
         or runtime.bring_up.trouble.get(state.topic)
         or runtime.watch.grown.get(state.topic)
         or runtime.configs.trouble.get(state.topic)
-        or (None if copy is None else _silent_replica(copy, runtime.targets(state.tp)))
+        or (None if copy is None else _silent_replica(copy, targets))
         or _late_replica(runtime, state)
     )
 
@@ -183,14 +193,15 @@ def partition_status(runtime: LinkRuntime, state: MirrorPartition) -> PartitionS
 
 def mirror_summary(runtime: LinkRuntime, mirror: MirrorTopic) -> MirrorSummary:
     states = runtime.controller.image.topic_partitions(mirror.link, mirror.topic)
-    shown = [partition_state(runtime, state) for state in states]
+    # Asked for again and again of links with thousands of partitions, in the loop that serves them: only what is shown,
+    # and each look-up once.
+    seen = [(state, runtime.copies.get(state.tp), runtime.targets(state.tp)) for state in states]
+    shown = [_state(runtime, *one) for one in seen]
     worst = worst_state(shown, default=MirrorState.LINKING)
-    # Asked for again and again of links with thousands of partitions, in the loop that serves them: only what is shown.
     lags: list[int | None] = []
     times: list[int] = []
-    for state in states:
+    for state, copy, targets in seen:
         if state.phase not in ENDED:
-            copy, targets = runtime.copies.get(state.tp), runtime.targets(state.tp)
             lag = copy_lag(copy, targets)
             lags.append(lag)
             behind = _lag_ms(copy, lag, targets)
@@ -200,8 +211,8 @@ def mirror_summary(runtime: LinkRuntime, mirror: MirrorTopic) -> MirrorSummary:
     reason = next(
         (
             r
-            for state, one in zip(states, shown, strict=True)
-            if one is worst and (r := partition_reason(runtime, state))
+            for one, state in zip(seen, shown, strict=True)
+            if state is worst and (r := _reason(runtime, *one))
         ),
         None,
     )

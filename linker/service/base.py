@@ -28,6 +28,7 @@ from wire.metadata.image import CONFIG_TOPIC
 # For one commit. Longer than any store takes that works, and short enough for the request to be answered with what is known.
 _WRITE_DOWN = 30.0
 _ANSWERS_WITHIN = 5.0
+_SUMMED_UP = 100  # mirrors in one turn of the event loop
 
 
 class ServiceBase:
@@ -83,8 +84,15 @@ class ServiceBase:
                 f"and nothing of it happens: linker mirror {command} --attach {promote} shows it, then ask again"
             ) from error
 
-    def _mirrors(self, runtime: LinkRuntime) -> list[MirrorSummary]:
-        return [view.mirror_summary(runtime, mirror) for mirror in self._image.link_mirrors(runtime.name)]
+    async def _mirrors(self, runtime: LinkRuntime) -> list[MirrorSummary]:
+        """Of thousands some at a time: leases and writes do not wait for all of them."""
+        found: list[MirrorSummary] = []
+        for mirror in self._image.link_mirrors(runtime.name):
+            if (runtime.name, mirror.topic) in self._image.mirrors:  # it may have been deleted meanwhile
+                found.append(view.mirror_summary(runtime, mirror))
+            if len(found) % _SUMMED_UP == 0:
+                await asyncio.sleep(0)
+        return found
 
     def _summary_fields(self, runtime: LinkRuntime, mirrors: list[MirrorSummary]) -> dict[str, Any]:
         states: dict[MirrorState, int] = {}

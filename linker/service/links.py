@@ -24,7 +24,7 @@ from linker.checks import preflight
 from linker.config.cluster_addresses import OF_A_LINK, check_addresses
 from linker.config.link_secrets import LinkSecrets
 from linker.links import status as view
-from linker.links.runtime import LIVE_OPTIONS, LinkRuntime
+from linker.links.runtime import LIVE_OPTIONS
 from linker.links.source import source_cluster
 from linker.links.source_ids import SourceIds, one_producer_id
 from linker.links.traffic import traffic
@@ -113,16 +113,16 @@ class LinkChanges(ServiceBase):
         return f": {wanted.blocks} blocks of {BLOCK}, from {ids.end} at the source"
 
     async def list_links(self) -> list[LinkSummary]:
-        return [self._summary(runtime) for runtime in self._sidecar.links.values()]
-
-    def _summary(self, runtime: LinkRuntime) -> LinkSummary:
-        return LinkSummary(**self._summary_fields(runtime, self._mirrors(runtime)))
+        return [
+            LinkSummary(**self._summary_fields(runtime, await self._mirrors(runtime)))
+            for runtime in list(self._sidecar.links.values())
+        ]
 
     async def describe_link(self, link: str) -> LinkDescription:
         runtime = self._runtime(link)
         since = runtime.unavailable_since
         return LinkDescription(
-            **self._summary_fields(runtime, self._mirrors(runtime)),
+            **self._summary_fields(runtime, await self._mirrors(runtime)),
             target_cluster_id=self._sidecar.target.cluster.cluster_id or "",
             properties=redact_properties(dict(runtime.link.properties)),
             options=LinkOptions.model_validate(dict(self._image.links[link].options)),

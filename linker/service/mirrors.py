@@ -83,7 +83,7 @@ class MirrorChanges(ServiceBase):
             raise NameTaken(why)
 
     async def list_mirrors(self, link: str) -> list[MirrorSummary]:
-        return self._mirrors(self._runtime(link))
+        return await self._mirrors(self._runtime(link))
 
     async def describe_mirror(self, link: str, topic: str) -> MirrorDescription:
         runtime, mirror = self._mirror(link, topic)

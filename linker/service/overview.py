@@ -57,8 +57,8 @@ _CLOCK_PATIENCE = 3.0  # the caller waits for the answer
 class Overview(FleetService):
     async def status(self) -> Status:
         links = []
-        for runtime in self._sidecar.links.values():
-            mirrors = self._mirrors(runtime)
+        for runtime in list(self._sidecar.links.values()):
+            mirrors = await self._mirrors(runtime)
             lags = [mirror.lag for mirror in mirrors if mirror.state is not MirrorState.PROMOTED]
             times = [mirror.lag_ms for mirror in mirrors if mirror.lag_ms is not None]
             known = [lag for lag in lags if lag is not None]
@@ -151,7 +151,7 @@ class Overview(FleetService):
             why = why_not(mirror, states, found, self._sidecar.link_brokers())
             return None if why is None else Stuck(why, instead(mirror, found))
 
-        mirrors = self._mirrors(runtime)
+        mirrors = [view.mirror_summary(runtime, one) for one in self._image.link_mirrors(runtime.name)]
         return [
             *mirror_checks(runtime.name, mirrors, stuck, runtime.bring_up.trouble),
             *config_checks(self._changed_configs(runtime.name)),

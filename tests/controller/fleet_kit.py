@@ -167,8 +167,11 @@ class Ports:
     async def answered(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
         self.done.append("answered")
 
+    def marks(self) -> dict[tuple[str, TopicPartition], object]:
+        return {(copy.link, copy.tp): copy.substance for copy in self.reports}
+
     def copies(self, link: str | None, tps: Collection[TopicPartition]) -> Sequence[CopyReport]:
-        return self.reports
+        return [one for one in self.reports if link is None or (one.link == link and one.tp in tps)]
 
     def lease_renewed(self) -> None:
         self.done.append("renewed")

@@ -127,6 +127,9 @@ class Ports(SidecarPorts):
         super().__init__(sidecar.broker_id)
         self._sidecar = sidecar
 
+    def marks(self) -> dict[tuple[str, TopicPartition], object]:
+        return {(copy.link, copy.tp): copy.substance for copy in self.copies(None, ())}
+
     def copies(self, link: str | None, tps: Collection[TopicPartition]) -> list[CopyReport]:
         return self._sidecar.copies(tps or self._sidecar.world.tps)
 
