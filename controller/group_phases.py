@@ -49,8 +49,6 @@ GROUP_TRANSITIONS: dict[GroupPhase, frozenset[GroupPhase]] = {
 HELD_GROUPS = frozenset({_P.GATED, _P.DRAINING, _P.FINAL_SYNC})
 #: A promote or a demote is under way: a new link controller goes on with it.
 UNDER_WAY = frozenset({_P.DRAINING, _P.FINAL_SYNC, _P.OPENING, _P.DEMOTING})
-#: The link does not hold the group; only its own members may move its offsets.
-LET_GO = frozenset({_P.PROMOTED, _P.REFUSED, _P.FAILED})
 
 
 def check_group_transition(subject: str, current: GroupPhase, wanted: GroupPhase) -> None:

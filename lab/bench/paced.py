@@ -43,10 +43,6 @@ class PacedProducer:
         self._open = 0
         self._stopping = False
 
-    @property
-    def bytes_acked(self) -> int:
-        return sum(len(offsets) for offsets in self.acked.values()) * len(self._batch)
-
     def between(self, began: float, ended: float) -> list[float]:
         """Latencies in ms of the requests that were due in that time (time.monotonic)."""
         return [1000 * taken for due, taken in self.latencies if began <= due < ended]

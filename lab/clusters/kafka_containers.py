@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -259,12 +259,12 @@ class ContainerSidecar(_Containers):
         return result.succeeded(arguments)
 
 
+@dataclass
 class ContainerMaker:
     """Containers in a network of their own; their logs are kept below one directory."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._network = Network()
+    directory: Path
+    _network: Network = field(default_factory=Network, init=False)
 
     def cluster(self, spec: KafkaClusterSpec) -> ContainerCluster:
         return ContainerCluster(spec, self._network, self.directory)

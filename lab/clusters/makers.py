@@ -6,6 +6,7 @@ A story that is written against `Maker` runs on jars, where it needs Java and Ma
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -60,11 +61,11 @@ class Maker(Started, Protocol):
         ...
 
 
+@dataclass
 class JarMaker:
     """Child processes on 127.0.0.1, all files below one directory."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    directory: Path
 
     def cluster(self, spec: KafkaClusterSpec) -> KafkaCluster:
         return KafkaCluster(spec, self.directory)

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from wire.errors import WireError
@@ -35,13 +36,11 @@ class Reader(Protocol):
     def abort(self, reason: BaseException | None = None) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
 class _Answer:
-    __slots__ = ("since", "size", "unsent")
-
-    def __init__(self, size: int, unsent: int, since: float) -> None:
-        self.size = size
-        self.unsent = unsent  # when that was last looked at
-        self.since = since  # the last time it became less
+    size: int
+    unsent: int  # when that was last looked at
+    since: float  # the last time it became less
 
 
 class Unread:

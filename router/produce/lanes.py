@@ -58,12 +58,8 @@ from wire.frames.types import TopicPartition
 
 # By their names alone: a member of an Enum costs a look-up, and this is for each batch.
 _FLOWING = LaneState.FLOWING
-_QUEUED, _IN_FLIGHT, _TOLD, _DONE = (
-    BatchState.QUEUED,
-    BatchState.IN_FLIGHT,
-    BatchState.TOLD,
-    BatchState.DONE,
-)
+_QUEUED, _IN_FLIGHT = BatchState.QUEUED, BatchState.IN_FLIGHT
+_TOLD, _DONE = BatchState.TOLD, BatchState.DONE
 
 
 class Lane(Generic[JobT]):
@@ -95,8 +91,7 @@ class Lane(Generic[JobT]):
         self.route: object | None = None
         self.stale = False  # the leader has to be asked for before anything is sent again; wake() ends it
         self.vanished = False
-        # Called when a write of unknown outcome is given up on: only time settles it now (fence.py keeps
-        # the clock).
+        # Called when a write of unknown outcome is given up on: only time settles it now (fence.py keeps the clock).
         self.on_settling: Callable[[TopicPartition], None] | None = None
         self._next_order = 0
         self._warm: tuple[int, int] | None = None
@@ -133,9 +128,7 @@ class Lane(Generic[JobT]):
         self.queue.append(batch)
 
     def take(self, route: object) -> Batch[JobT] | None:
-        """The next batch that may be sent on ``route`` (the open connection to the current source leader)
-        now.
-        """
+        """The next batch that may be sent on ``route``, the open connection to the current source leader, now."""
         queue, in_flight = self.queue, self.in_flight
         if not queue or self.state is LaneState.DRAINING or self.state is LaneState.WAITING:
             return None

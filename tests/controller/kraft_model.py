@@ -104,11 +104,6 @@ class Kraft:
             self.changed()
         return NONE
 
-    def controlled_shutdown(self, broker_id: int) -> None:
-        self.brokers[broker_id] = replace(self.brokers[broker_id], in_controlled_shutdown=True)
-        self._remove_from_isr(broker_id)
-        self.changed()
-
     def unregister(self, broker_id: int) -> int:
         """Does not look whether partitions list the broker."""
         if broker_id not in self.brokers:

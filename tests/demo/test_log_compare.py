@@ -14,7 +14,6 @@ from wire.errors import MalformedFrame
 from wire.frames.types import TopicPartition
 
 TP = TopicPartition("orders", 3)
-KEYED = [(b"k%d" % index, b"v%d" % index) for index in range(4)]
 
 
 def write(log_dir: Path, *segments: tuple[int, Sequence[bytes]], start: int | None = None) -> Path:

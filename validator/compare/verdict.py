@@ -79,10 +79,9 @@ class ReplicaVerdict:
     difference_count: int = 0  # batches, also those in a hole of many
     first_difference: int | None = None
     lawful: dict[str, int] = field(default_factory=dict)
-    cleaned_first: LogSide | None = (
-        None  # of the source's batches that a cleaner may have taken from the replica: the first,
-    )
-    cleaned_newest: LogSide | None = None  # and the one with the newest timestamp
+    # Of the source's batches that a cleaner may have taken from the replica, the first and the newest by timestamp.
+    cleaned_first: LogSide | None = None
+    cleaned_newest: LogSide | None = None
     moved_at: int | None = None  # one of the logs was not there any more from here on: to be planned anew
 
 
@@ -239,7 +238,7 @@ class Judge:
         if found is None:
             if not source:
                 self._lawful(slot, "compacted_at_source", len(held))
-            elif _facts(source[0]) != _facts(held[0]):
+            elif source[0][1:10] != held[0][1:10]:  # FACTS
                 self._lawful(slot, "rewritten", 1)
             self._count(slot, source, held)
             return
@@ -249,13 +248,11 @@ class Judge:
         )
 
     def _content(self, source: Sequence[LogSide], held: Sequence[LogSide]) -> tuple[str, str] | None:
-        for copy in held:
-            if not copy.intact:
-                return "corrupt", f"stored CRC {copy.crc:08x}, its bytes have {copy.crc_computed:08x}"
-        for copy in source:
-            if not copy.intact:
-                detail = f"stored CRC {copy.crc:08x}, its bytes have {copy.crc_computed:08x}"
-                return "corrupt", f"at the source: {detail}"
+        for where, copies in (("", held), ("at the source: ", source)):
+            for copy in copies:
+                if not copy.intact:
+                    stored = f"stored CRC {copy.crc:08x}, its bytes have {copy.crc_computed:08x}"
+                    return "corrupt", f"{where}{stored}"
         if not source:
             return None
         mine, theirs = held[0], source[0]
@@ -379,10 +376,6 @@ def note_cleaned(verdict: ReplicaVerdict, *gone: LogSide) -> None:
             verdict.cleaned_first = copy
         if verdict.cleaned_newest is None or copy.max_timestamp > verdict.cleaned_newest.max_timestamp:
             verdict.cleaned_newest = copy
-
-
-def _facts(copy: LogSide) -> tuple[Any, ...]:
-    return copy[1:10]
 
 
 def _digest(copy: LogSide) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from validator.read.spans import SpanCursor, Walked
 from wire.client.connection import Connection
@@ -45,20 +46,14 @@ class SpanReading:
         return walked
 
 
+@dataclass(slots=True)
 class ReadAnswer:
     """One response and what was asked."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        frame: memoryview,
-        partitions: Sequence[FetchedPartition],
-        asked: dict[tuple[str, int], SpanReading],
-    ) -> None:
-        self.connection = connection
-        self.frame = frame
-        self.partitions = partitions
-        self.asked = asked
+    connection: Connection
+    frame: memoryview
+    partitions: Sequence[FetchedPartition]
+    asked: dict[tuple[str, int], SpanReading]
 
     def take(self) -> list[tuple[SpanReading, Walked]]:
         """Walk the records of every partition that answered well."""

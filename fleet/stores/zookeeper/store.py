@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from controller import keys
 from controller.errors import CorruptState
@@ -52,10 +53,10 @@ ATTEMPTS = 20  # of a commit or claim that others disturb, each time with progre
 TREE_TIMEOUT = 60.0
 
 
+@dataclass(slots=True)
 class _Snapshot:
-    def __init__(self, number: int, nodes: dict[str, Znode]) -> None:
-        self.number = number  # the version of /commits
-        self.nodes = nodes
+    number: int  # the version of /commits
+    nodes: dict[str, Znode]
 
     def apply(self, plan: TransactionPlan) -> None:
         self.number += 1
