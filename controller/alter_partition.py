@@ -14,14 +14,7 @@ from typing import NamedTuple
 from controller.cluster_view import ImageView
 from controller.state import Attempt
 from wire.errors import BrokerError
-from wire.frames.error_codes import (
-    INELIGIBLE_REPLICA,
-    INVALID_UPDATE_VERSION,
-    NOT_LEADER_OR_FOLLOWER,
-    STALE_BROKER_EPOCH,
-    UNKNOWN_TOPIC_ID,
-    UNKNOWN_TOPIC_OR_PARTITION,
-)
+from wire.frames import error_codes
 from wire.frames.types import TopicId, TopicPartition
 
 
@@ -51,11 +44,11 @@ def alter_partition_item(image: ImageView, tp: TopicPartition, new_isr: Sequence
     topic = image.topics_by_name.get(tp.topic)
     partition = None if topic is None else topic.partitions.get(tp.partition)
     if topic is None or partition is None:
-        raise BrokerError(UNKNOWN_TOPIC_OR_PARTITION, api="alter_partition", topic_partition=tp)
+        raise BrokerError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, api="alter_partition", topic_partition=tp)
     if partition.leader not in image.brokers:
-        raise BrokerError(NOT_LEADER_OR_FOLLOWER, api="alter_partition", topic_partition=tp)
+        raise BrokerError(error_codes.NOT_LEADER_OR_FOLLOWER, api="alter_partition", topic_partition=tp)
     if any(broker not in image.brokers for broker in new_isr):
-        raise BrokerError(INELIGIBLE_REPLICA, api="alter_partition", topic_partition=tp)
+        raise BrokerError(error_codes.INELIGIBLE_REPLICA, api="alter_partition", topic_partition=tp)
     leader, *members = (IsrMember(b, image.brokers[b].epoch) for b in (partition.leader, *new_isr))
     return AlterPartitionItem(
         tp=tp,
@@ -74,19 +67,19 @@ def stale(image: ImageView, item: AlterPartitionItem, broker_epoch: int) -> int:
     topic = image.topics_by_name.get(item.tp.topic)
     partition = None if topic is None else topic.partitions.get(item.tp.partition)
     if topic is None or partition is None:
-        return UNKNOWN_TOPIC_OR_PARTITION
+        return error_codes.UNKNOWN_TOPIC_OR_PARTITION
     if topic.id != item.topic_id:
-        return UNKNOWN_TOPIC_ID
+        return error_codes.UNKNOWN_TOPIC_ID
     if (partition.leader, partition.leader_epoch) != (item.leader.broker_id, item.leader_epoch):
-        return NOT_LEADER_OR_FOLLOWER
+        return error_codes.NOT_LEADER_OR_FOLLOWER
     if item.leader.broker_epoch != broker_epoch:
-        return STALE_BROKER_EPOCH
+        return error_codes.STALE_BROKER_EPOCH
     if partition.partition_epoch != item.partition_epoch:
-        return INVALID_UPDATE_VERSION
+        return error_codes.INVALID_UPDATE_VERSION
     for broker_id, epoch in item.new_isr:
         broker = image.brokers.get(broker_id)
         if broker is None or broker.epoch != epoch:  # it restarted since the decision
-            return INELIGIBLE_REPLICA
+            return error_codes.INELIGIBLE_REPLICA
     return 0
 
 

@@ -13,21 +13,10 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from validator import messages
 from validator.compare.logs import compare, task_count
 from validator.compare.tally import ReplicaTally, whole_partition_finding
 from validator.compare.verdict import RangeVerdict
-from validator.messages import (
-    Checked,
-    Event,
-    Failed,
-    Finished,
-    PartitionPlan,
-    Progress,
-    ReplicaPlan,
-    ReplicaResult,
-    Run,
-    Side,
-)
 from validator.read.endpoint import ClusterEndpoint, SideFailed
 from validator.read.ranges import Range, make_groups, make_ranges
 from validator.read.session import reason_of
@@ -44,7 +33,7 @@ ROUNDS = 4
 """Of surveys, for partitions that moved in the round before."""
 RESULTS_PER_MESSAGE = 1000
 
-Emit = Callable[[Event], None]
+Emit = Callable[[messages.Event], None]
 _Result = TypeVar("_Result")
 
 
@@ -52,14 +41,16 @@ class Cancelled(Exception):
     """The run was cancelled."""
 
 
-def endpoint_of(side: Side, name: Literal["source", "target"]) -> ClusterEndpoint:
+def endpoint_of(side: messages.Side, name: Literal["source", "target"]) -> ClusterEndpoint:
     return ClusterEndpoint(name, side.name, side.bootstrap, side.properties, side.cluster_id)
 
 
 class BatchRun:
     """A run; `execute` ends with exactly one Finished or Failed."""
 
-    def __init__(self, spark: SparkSession, run: Run, emit: Emit, cancelled: threading.Event) -> None:
+    def __init__(
+        self, spark: SparkSession, run: messages.Run, emit: Emit, cancelled: threading.Event
+    ) -> None:
         self._spark = spark
         self._run = run
         self._emit = emit
@@ -68,7 +59,7 @@ class BatchRun:
         self._target = endpoint_of(run.target, "target")
         self._began = time.monotonic()
         self._meter = _Meter(spark, run.id, emit, len(run.partitions))
-        self._final: dict[tuple[str, int, int], ReplicaResult] = {}
+        self._final: dict[tuple[str, int, int], messages.ReplicaResult] = {}
         self._failures: list[SideFailed] = []
         self._sums = [0, 0, 0]  # batches, records, bytes of this run
 
@@ -79,7 +70,7 @@ class BatchRun:
 
     def _execute(self) -> None:
         try:
-            plans: Sequence[PartitionPlan] = self._run.partitions
+            plans: Sequence[messages.PartitionPlan] = self._run.partitions
             for _ in range(ROUNDS):
                 plans = self._round(plans)
                 if not plans:
@@ -89,18 +80,20 @@ class BatchRun:
                 self._failures.append(SideFailed("target", None, f"the logs of {names} kept moving away"))
             self._end()
         except Cancelled:
-            self._emit(Failed(id=self._run.id, reason="cancelled", cancelled=True))
+            self._emit(messages.Failed(id=self._run.id, reason="cancelled", cancelled=True))
         except SideFailed as error:
             self._emit(failed(self._run.id, error))
         except Exception as error:  # Spark's, py4j's; the reader's errors come back as their text
             if self._cancelled.is_set():
-                self._emit(Failed(id=self._run.id, reason="cancelled", cancelled=True))
+                self._emit(messages.Failed(id=self._run.id, reason="cancelled", cancelled=True))
                 return
             side = SideFailed.parse(str(error))
             if side is not None:
                 self._emit(failed(self._run.id, side))
             else:
-                self._emit(Failed(id=self._run.id, reason=f"Spark failed: {reason_of(error)}", side="spark"))
+                self._emit(
+                    messages.Failed(id=self._run.id, reason=f"Spark failed: {reason_of(error)}", side="spark")
+                )
 
     def _end(self) -> None:
         if self._failures:
@@ -108,7 +101,7 @@ class BatchRun:
             return
         results = self._final.values()
         self._emit(
-            Finished(
+            messages.Finished(
                 id=self._run.id,
                 partitions=len({(one.topic, one.partition) for one in results}),
                 replicas=len(results),
@@ -122,7 +115,7 @@ class BatchRun:
 
     # --- a round --------------------------------------------------------------------------------------------
 
-    def _round(self, plans: Sequence[PartitionPlan]) -> list[PartitionPlan]:
+    def _round(self, plans: Sequence[messages.PartitionPlan]) -> list[messages.PartitionPlan]:
         """Survey and compare; returns what has to be planned anew."""
         found = self._wait(survey(self._source, self._target, plans, wait_s=self._run.wait_s))
         self._failures += found.failures
@@ -151,7 +144,7 @@ class BatchRun:
         return {"source": self._source, "target": self._target}
 
     def _tallies(
-        self, plans: Sequence[PartitionPlan], found: Survey
+        self, plans: Sequence[messages.PartitionPlan], found: Survey
     ) -> dict[TopicPartition, list[ReplicaTally]]:
         now_ms = int(time.time() * 1000)
         tallies: dict[TopicPartition, list[ReplicaTally]] = {}
@@ -195,7 +188,7 @@ class BatchRun:
                 self._meter.add_read(verdict)
             left[tp] -= 1
             touched[tp] = None
-        interim: list[ReplicaResult] = []
+        interim: list[messages.ReplicaResult] = []
         for tp in touched:
             if not left[tp]:
                 self._settle(tallies[tp])
@@ -214,13 +207,15 @@ class BatchRun:
             results.append(tally.result(self._seconds()))
         self._tell(results)
 
-    def _tell(self, results: Sequence[ReplicaResult], *, final: bool = True) -> None:
+    def _tell(self, results: Sequence[messages.ReplicaResult], *, final: bool = True) -> None:
         if final:
             for one in results:
                 self._final[one.topic, one.partition, one.broker_id] = one
             self._meter.partitions(len({key[:2] for key in self._final}))
         for first in range(0, len(results), RESULTS_PER_MESSAGE):
-            self._emit(Checked(id=self._run.id, results=tuple(results[first : first + RESULTS_PER_MESSAGE])))
+            self._emit(
+                messages.Checked(id=self._run.id, results=tuple(results[first : first + RESULTS_PER_MESSAGE]))
+            )
 
     # --- waiting --------------------------------------------------------------------------------------------
 
@@ -249,17 +244,17 @@ class BatchRun:
         return asyncio.run(watched())
 
 
-def failed(run_id: str, error: SideFailed, *, others: int = 0) -> Failed:
+def failed(run_id: str, error: SideFailed, *, others: int = 0) -> messages.Failed:
     """The message for a side that failed."""
     more = f" (and {others} more)" if others else ""
-    return Failed(id=run_id, reason=error.sentence + more, side=error.side, address=error.address)
+    return messages.Failed(id=run_id, reason=error.sentence + more, side=error.side, address=error.address)
 
 
 def _tp(one: Range) -> TopicPartition:
     return TopicPartition(one.bounds.topic, one.bounds.partition)
 
 
-def _planned_anew(tallies: Mapping[TopicPartition, list[ReplicaTally]]) -> list[PartitionPlan]:
+def _planned_anew(tallies: Mapping[TopicPartition, list[ReplicaTally]]) -> list[messages.PartitionPlan]:
     """Plans that go on where a replica or its source had moved away."""
     plans = []
     for of_partition in tallies.values():
@@ -269,7 +264,7 @@ def _planned_anew(tallies: Mapping[TopicPartition, list[ReplicaTally]]) -> list[
                 continue
             done = tally.result(0.0)
             replicas.append(
-                ReplicaPlan(
+                messages.ReplicaPlan(
                     broker_id=done.broker_id,
                     through=done.through,
                     start=done.start,
@@ -299,7 +294,7 @@ class _Meter:
         self._partitions_done = 0
         self._jobs_before: set[int] | None = None  # of earlier groups; None while no job runs
         self._job_tasks = 0
-        self._last: Progress | None = None
+        self._last: messages.Progress | None = None
         self._said_at = 0.0
         self._lock = threading.Lock()
 
@@ -365,7 +360,7 @@ class _Meter:
 
     def say(self) -> None:
         """Tell it, if there is anything new."""
-        progress = Progress(
+        progress = messages.Progress(
             id=self._run_id,
             tasks_done=self._tasks_done,
             tasks=self._tasks,

@@ -12,23 +12,8 @@ import queue
 import threading
 from typing import BinaryIO
 
+from validator import messages
 from validator.batch_run import BatchRun, Emit
-from validator.messages import (
-    MAX_LINE,
-    Cancel,
-    Command,
-    Configure,
-    Event,
-    EvidenceWritten,
-    Failed,
-    MessageError,
-    Ready,
-    Run,
-    Stop,
-    WriteEvidence,
-    decode_command,
-    encode,
-)
 from validator.mode import Mode
 from validator.read.session import Session, SparkFailed
 from validator.records.run import RecordRun
@@ -47,7 +32,7 @@ class Driver:
         self._commands = commands
         self._events = events
         self._write_lock = threading.Lock()
-        self._waiting: queue.Queue[Command | None] = queue.Queue()
+        self._waiting: queue.Queue[messages.Command | None] = queue.Queue()
         self._cancels: dict[str, threading.Event] = {}  # of runs that wait or run
         self._cancels_lock = threading.Lock()
         self._running: str | None = None
@@ -59,12 +44,12 @@ class Driver:
         threading.Thread(target=self._read, name="commands", daemon=True).start()
         try:
             while (command := self._waiting.get()) is not None:
-                if isinstance(command, Configure):
+                if isinstance(command, messages.Configure):
                     if not self._configure(command):
                         return 1
-                elif isinstance(command, Run):
+                elif isinstance(command, messages.Run):
                     self._run(command)
-                elif isinstance(command, WriteEvidence):
+                elif isinstance(command, messages.WriteEvidence):
                     self._write_evidence(command)
         finally:
             if self._session is not None:
@@ -75,18 +60,18 @@ class Driver:
     # --- commands -------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        while line := self._commands.readline(MAX_LINE):
+        while line := self._commands.readline(messages.MAX_LINE):
             try:
-                command = decode_command(line)
-            except MessageError as error:
-                self.emit(Failed(id=None, reason=str(error)))
+                command = messages.decode_command(line)
+            except messages.MessageError as error:
+                self.emit(messages.Failed(id=None, reason=str(error)))
                 break
-            if isinstance(command, Stop):
+            if isinstance(command, messages.Stop):
                 break
-            if isinstance(command, Cancel):
+            if isinstance(command, messages.Cancel):
                 self._cancel(command.id)
                 continue
-            if isinstance(command, Run):
+            if isinstance(command, messages.Run):
                 with self._cancels_lock:
                     self._cancels[command.id] = threading.Event()
             self._waiting.put(command)
@@ -115,43 +100,43 @@ class Driver:
             except Exception as error:  # a session that is just ending
                 log.warning("cancelling run %s: %s", run_id, error)
 
-    def _configure(self, command: Configure) -> bool:
+    def _configure(self, command: messages.Configure) -> bool:
         session = Session(command)
         try:
             spark = session.start()
         except LinkerError as error:
             address = error.address if isinstance(error, SparkFailed) else None
-            self.emit(Failed(id=None, reason=str(error), side="spark", address=address))
+            self.emit(messages.Failed(id=None, reason=str(error), side="spark", address=address))
             return False
         self._session = session
-        self.emit(Ready(spark=spark.version, master=command.master, ui=session.ui()))
+        self.emit(messages.Ready(spark=spark.version, master=command.master, ui=session.ui()))
         return True
 
-    def _run(self, run: Run) -> None:
+    def _run(self, run: messages.Run) -> None:
         with self._cancels_lock:
             cancelled = self._cancels[run.id]
             self._running = run.id
         try:
             if self._session is None:
-                self.emit(Failed(id=run.id, reason="no Configure was sent", side="spark"))
+                self.emit(messages.Failed(id=run.id, reason="no Configure was sent", side="spark"))
             elif cancelled.is_set():
-                self.emit(Failed(id=run.id, reason="cancelled", cancelled=True))
+                self.emit(messages.Failed(id=run.id, reason="cancelled", cancelled=True))
             else:
                 execute(self._session, run, self.emit, cancelled)
         except SparkFailed as error:
-            self.emit(Failed(id=run.id, reason=str(error), side="spark", address=error.address))
+            self.emit(messages.Failed(id=run.id, reason=str(error), side="spark", address=error.address))
         finally:
             with self._cancels_lock:
                 self._running = None
                 del self._cancels[run.id]
 
-    def _write_evidence(self, command: WriteEvidence) -> None:
+    def _write_evidence(self, command: messages.WriteEvidence) -> None:
         from validator.evidence.write import write_evidence
 
         try:
             written = write_evidence(command.evidence, command.directory)
             self.emit(
-                EvidenceWritten(
+                messages.EvidenceWritten(
                     id=command.id,
                     html=str(written.html),
                     json_path=str(written.json_path),
@@ -159,21 +144,21 @@ class Driver:
                 )
             )
         except (LinkerError, OSError) as error:
-            self.emit(Failed(id=command.id, reason=f"the evidence could not be written: {error}"))
+            self.emit(messages.Failed(id=command.id, reason=f"the evidence could not be written: {error}"))
 
     # --- events ---------------------------------------------------------------------------------------------
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: messages.Event) -> None:
         """Write one line; from any thread. A sidecar that went away is the end of stdin's business."""
         with self._write_lock:
             try:
-                self._events.write(encode(event))
+                self._events.write(messages.encode(event))
                 self._events.flush()
             except BrokenPipeError:
                 log.warning("nobody reads the events any more")
 
 
-def execute(session: Session, run: Run, emit: Emit, cancelled: threading.Event) -> None:
+def execute(session: Session, run: messages.Run, emit: Emit, cancelled: threading.Event) -> None:
     """Carry a run out in its mode."""
     if run.mode is Mode.RECORDS:
         RecordRun(session.spark, run, emit, cancelled).execute()

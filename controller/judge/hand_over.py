@@ -28,20 +28,7 @@ from controller.cluster_view import ImageView, PartitionView
 from controller.plan.replicas import copies_asked_for, is_open
 from controller.state import Attempt
 from wire.errors import error_name
-from wire.frames.error_codes import (
-    CLUSTER_AUTHORIZATION_FAILED,
-    FENCED_LEADER_EPOCH,
-    INELIGIBLE_REPLICA,
-    INVALID_REQUEST,
-    INVALID_UPDATE_VERSION,
-    NEW_LEADER_ELECTED,
-    NONE,
-    NOT_LEADER_OR_FOLLOWER,
-    STALE_BROKER_EPOCH,
-    UNKNOWN_TOPIC_ID,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    UNSUPPORTED_VERSION,
-)
+from wire.frames import error_codes
 from wire.frames.types import TopicId, TopicPartition
 
 
@@ -202,18 +189,18 @@ class HandOverAnswer(Enum):
 
 
 _ANSWERS: Mapping[int, HandOverAnswer] = {
-    NONE: HandOverAnswer.ACCEPTED,
-    NEW_LEADER_ELECTED: HandOverAnswer.ACCEPTED,
-    INELIGIBLE_REPLICA: HandOverAnswer.REREAD,
-    NOT_LEADER_OR_FOLLOWER: HandOverAnswer.REREAD,  # not sent, the image shows another leader by now
-    INVALID_UPDATE_VERSION: HandOverAnswer.REREAD,  # stale partition epoch
-    FENCED_LEADER_EPOCH: HandOverAnswer.REREAD,
-    STALE_BROKER_EPOCH: HandOverAnswer.REREAD,  # the leader's registration changed
-    UNKNOWN_TOPIC_OR_PARTITION: HandOverAnswer.REREAD,
-    UNKNOWN_TOPIC_ID: HandOverAnswer.REREAD,
-    INVALID_REQUEST: HandOverAnswer.REREAD,  # not the leader any more, or the reassignment was cancelled
-    CLUSTER_AUTHORIZATION_FAILED: HandOverAnswer.FATAL,
-    UNSUPPORTED_VERSION: HandOverAnswer.FATAL,
+    error_codes.NONE: HandOverAnswer.ACCEPTED,
+    error_codes.NEW_LEADER_ELECTED: HandOverAnswer.ACCEPTED,
+    error_codes.INELIGIBLE_REPLICA: HandOverAnswer.REREAD,
+    error_codes.NOT_LEADER_OR_FOLLOWER: HandOverAnswer.REREAD,  # not sent, the image shows another leader by now
+    error_codes.INVALID_UPDATE_VERSION: HandOverAnswer.REREAD,  # stale partition epoch
+    error_codes.FENCED_LEADER_EPOCH: HandOverAnswer.REREAD,
+    error_codes.STALE_BROKER_EPOCH: HandOverAnswer.REREAD,  # the leader's registration changed
+    error_codes.UNKNOWN_TOPIC_OR_PARTITION: HandOverAnswer.REREAD,
+    error_codes.UNKNOWN_TOPIC_ID: HandOverAnswer.REREAD,
+    error_codes.INVALID_REQUEST: HandOverAnswer.REREAD,  # not the leader any more, or the reassignment was cancelled
+    error_codes.CLUSTER_AUTHORIZATION_FAILED: HandOverAnswer.FATAL,
+    error_codes.UNSUPPORTED_VERSION: HandOverAnswer.FATAL,
 }
 
 
@@ -223,7 +210,7 @@ def judge_answer(code: int) -> HandOverAnswer:
 
 
 def refusal_text(code: int) -> str:
-    if int(code) == CLUSTER_AUTHORIZATION_FAILED:
+    if int(code) == error_codes.CLUSTER_AUTHORIZATION_FAILED:
         return "the target refused AlterPartition: the sidecar's principal needs CLUSTER_ACTION on Cluster"
     return f"the target's controller answered {error_name(code)}"
 

@@ -25,21 +25,7 @@ from lab.bench.results import CaseResult, Goal, median_of
 from lab.bench.settings import Settings
 from lab.bench.stage import Source
 from lab.clusters.kafka_jars import ensure_distribution
-from validator.messages import (
-    MAX_LINE,
-    Command,
-    Configure,
-    Event,
-    Failed,
-    Finished,
-    PartitionPlan,
-    Ready,
-    ReplicaPlan,
-    Run,
-    Side,
-    decode_event,
-    encode,
-)
+from validator import messages
 from validator.mode import Mode
 
 RECORD_BYTES = 1000
@@ -132,40 +118,42 @@ class _Validator:
         self._log = log
         self._runs = 0
 
-    async def send(self, command: Command) -> None:
+    async def send(self, command: messages.Command) -> None:
         stdin = self._process.stdin
         if stdin is None:
             raise BenchError("the validator takes no commands")
-        stdin.write(encode(command))
+        stdin.write(messages.encode(command))
         await stdin.drain()
 
-    async def event(self) -> Event:
+    async def event(self) -> messages.Event:
         stdout = self._process.stdout
         async with asyncio.timeout(EVENT_TIMEOUT):
             line = b"" if stdout is None else await stdout.readline()
         if not line:
             raise BenchError(f"the validator has ended; see {self._log}")
-        return decode_event(line)
+        return messages.decode_event(line)
 
     async def run(self, source: Source, times: int, mode: Mode) -> Mapping[str, Any]:
         """One run over the topic of that size; RunFailed if the validator could not do it."""
         self._runs += 1
-        side = Side(name="bench", bootstrap=tuple(source.cluster.bootstrap.split(",")))
-        plan = PartitionPlan(
-            topic=f"validated-{times}", partition=0, replicas=(ReplicaPlan(broker_id=REPLICA),)
+        side = messages.Side(name="bench", bootstrap=tuple(source.cluster.bootstrap.split(",")))
+        plan = messages.PartitionPlan(
+            topic=f"validated-{times}", partition=0, replicas=(messages.ReplicaPlan(broker_id=REPLICA),)
         )
-        command = Run(id=f"run-{self._runs}", mode=mode, source=side, target=side, partitions=(plan,))
+        command = messages.Run(
+            id=f"run-{self._runs}", mode=mode, source=side, target=side, partitions=(plan,)
+        )
         memory = asyncio.create_task(_peak_rss(self._process.pid))
         began = time.monotonic()
         try:
             await self.send(command)
-            while not isinstance(event := await self.event(), Finished | Failed):
+            while not isinstance(event := await self.event(), messages.Finished | messages.Failed):
                 pass
         finally:
             memory.cancel()
         seconds = time.monotonic() - began
         peak = await memory
-        if isinstance(event, Failed):
+        if isinstance(event, messages.Failed):
             raise RunFailed(f"validation in mode {mode} failed: {event.reason}")
         if event.mismatches:
             raise BenchError(f"a topic differs from itself: {event}")
@@ -218,15 +206,15 @@ async def _validator(directory: Path) -> AsyncIterator[_Validator]:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=stderr,
-            limit=MAX_LINE,
+            limit=messages.MAX_LINE,
             start_new_session=True,
         )
     try:
         validator = _Validator(process, log)
         conf = {"spark.driver.memory": f"{HEAP_MB}m"}
-        await validator.send(Configure(work_dir=str(directory / "validator"), conf=conf))
+        await validator.send(messages.Configure(work_dir=str(directory / "validator"), conf=conf))
         ready = await validator.event()
-        if not isinstance(ready, Ready):
+        if not isinstance(ready, messages.Ready):
             raise BenchError(f"Spark did not start: {ready}")
         yield validator
     finally:

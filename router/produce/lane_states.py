@@ -8,22 +8,7 @@ from enum import Enum
 from typing import Final
 
 from wire.errors import LocalProtocolError
-from wire.frames.error_codes import (
-    CLUSTER_AUTHORIZATION_FAILED,
-    FENCED_LEADER_EPOCH,
-    INCONSISTENT_TOPIC_ID,
-    KAFKA_STORAGE_ERROR,
-    LEADER_NOT_AVAILABLE,
-    NOT_LEADER_OR_FOLLOWER,
-    OUT_OF_ORDER_SEQUENCE_NUMBER,
-    SASL_AUTHENTICATION_FAILED,
-    SECURITY_DISABLED,
-    TOPIC_AUTHORIZATION_FAILED,
-    UNKNOWN_LEADER_EPOCH,
-    UNKNOWN_TOPIC_ID,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    UNSUPPORTED_VERSION,
-)
+from wire.frames import error_codes
 
 
 class ErrorMeaning(Enum):
@@ -49,20 +34,20 @@ class ErrorMeaning(Enum):
 
 # Codes that are not listed pass through: unknown codes must reach the client rather than be guessed at here.
 VERDICTS: Final[dict[int, ErrorMeaning]] = {
-    UNKNOWN_TOPIC_OR_PARTITION: ErrorMeaning.RETRY,  # the broker has not replayed the metadata yet
-    LEADER_NOT_AVAILABLE: ErrorMeaning.RETRY,
-    NOT_LEADER_OR_FOLLOWER: ErrorMeaning.RETRY,
-    KAFKA_STORAGE_ERROR: ErrorMeaning.RETRY,  # the log dir went offline, leadership is about to move
-    FENCED_LEADER_EPOCH: ErrorMeaning.RETRY,
-    UNKNOWN_LEADER_EPOCH: ErrorMeaning.RETRY,
-    UNKNOWN_TOPIC_ID: ErrorMeaning.RETRY,
-    INCONSISTENT_TOPIC_ID: ErrorMeaning.RETRY,
-    TOPIC_AUTHORIZATION_FAILED: ErrorMeaning.OURS,  # of the link's principal
-    OUT_OF_ORDER_SEQUENCE_NUMBER: ErrorMeaning.GAP,
-    CLUSTER_AUTHORIZATION_FAILED: ErrorMeaning.OURS,  # IdempotentWrite on old sources
-    UNSUPPORTED_VERSION: ErrorMeaning.OURS,  # we chose the version
-    SECURITY_DISABLED: ErrorMeaning.OURS,
-    SASL_AUTHENTICATION_FAILED: ErrorMeaning.OURS,
+    error_codes.UNKNOWN_TOPIC_OR_PARTITION: ErrorMeaning.RETRY,  # the broker has not replayed the metadata yet
+    error_codes.LEADER_NOT_AVAILABLE: ErrorMeaning.RETRY,
+    error_codes.NOT_LEADER_OR_FOLLOWER: ErrorMeaning.RETRY,
+    error_codes.KAFKA_STORAGE_ERROR: ErrorMeaning.RETRY,  # the log dir went offline, leadership is about to move
+    error_codes.FENCED_LEADER_EPOCH: ErrorMeaning.RETRY,
+    error_codes.UNKNOWN_LEADER_EPOCH: ErrorMeaning.RETRY,
+    error_codes.UNKNOWN_TOPIC_ID: ErrorMeaning.RETRY,
+    error_codes.INCONSISTENT_TOPIC_ID: ErrorMeaning.RETRY,
+    error_codes.TOPIC_AUTHORIZATION_FAILED: ErrorMeaning.OURS,  # of the link's principal
+    error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER: ErrorMeaning.GAP,
+    error_codes.CLUSTER_AUTHORIZATION_FAILED: ErrorMeaning.OURS,  # IdempotentWrite on old sources
+    error_codes.UNSUPPORTED_VERSION: ErrorMeaning.OURS,  # we chose the version
+    error_codes.SECURITY_DISABLED: ErrorMeaning.OURS,
+    error_codes.SASL_AUTHENTICATION_FAILED: ErrorMeaning.OURS,
 }
 
 

@@ -28,29 +28,7 @@ from fleet.stores.base import StoreError
 from fleet.stores.topic.brokers import PASSING, RIGHTS, StateTopicBrokers
 from fleet.stores.topic.records import Item, batches_of, build_batch
 from wire.errors import BrokerError, ConnectionLost, MalformedFrame, WireError, error_name
-from wire.frames.error_codes import (
-    CONCURRENT_TRANSACTIONS,
-    COORDINATOR_LOAD_IN_PROGRESS,
-    COORDINATOR_NOT_AVAILABLE,
-    DUPLICATE_SEQUENCE_NUMBER,
-    INVALID_PRODUCER_EPOCH,
-    INVALID_PRODUCER_ID_MAPPING,
-    INVALID_TXN_STATE,
-    KAFKA_STORAGE_ERROR,
-    LEADER_NOT_AVAILABLE,
-    NETWORK_EXCEPTION,
-    NOT_COORDINATOR,
-    NOT_ENOUGH_REPLICAS,
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    NOT_LEADER_OR_FOLLOWER,
-    OUT_OF_ORDER_SEQUENCE_NUMBER,
-    PRODUCER_FENCED,
-    REQUEST_TIMED_OUT,
-    TRANSACTION_ABORTABLE,
-    UNKNOWN_PRODUCER_ID,
-    UNKNOWN_SERVER_ERROR,
-    UNKNOWN_TOPIC_OR_PARTITION,
-)
+from wire.frames import error_codes
 
 TRANSACTION_TIMEOUT_MS: Final = 30_000
 """The coordinator aborts what is open longer; must be above every commit's deadline."""
@@ -61,32 +39,40 @@ BATCH_BYTES: Final = 512 << 10
 _INIT_VERSION, _ADD_VERSION, _END_VERSION, _PRODUCE_VERSION = 5, 3, 4, 11
 
 # INVALID_PRODUCER_ID_MAPPING: the id expired or was rotated.
-_FENCED: Final = frozenset({INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED})
-_COORDINATOR: Final = frozenset({COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
+_FENCED: Final = frozenset(
+    {error_codes.INVALID_PRODUCER_EPOCH, error_codes.INVALID_PRODUCER_ID_MAPPING, error_codes.PRODUCER_FENCED}
+)
+_COORDINATOR: Final = frozenset(
+    {
+        error_codes.COORDINATOR_LOAD_IN_PROGRESS,
+        error_codes.COORDINATOR_NOT_AVAILABLE,
+        error_codes.NOT_COORDINATOR,
+    }
+)
 #: RecordBatch.NO_TIMESTAMP. Brokers refuse a batch whose time is an hour after theirs (message.timestamp.after.max.ms,
 #: LogValidator.validateTimestamp), and a sidecar's clock may be wrong.
 _NO_TIMESTAMP: Final = -1
 # The same batch again, which the leader tells by its sequence number.
 _REPEAT_PRODUCE: Final = _COORDINATOR | {
-    UNKNOWN_SERVER_ERROR,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    LEADER_NOT_AVAILABLE,
-    NOT_LEADER_OR_FOLLOWER,
-    REQUEST_TIMED_OUT,
-    NETWORK_EXCEPTION,
-    NOT_ENOUGH_REPLICAS,
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    CONCURRENT_TRANSACTIONS,
-    KAFKA_STORAGE_ERROR,
+    error_codes.UNKNOWN_SERVER_ERROR,
+    error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+    error_codes.LEADER_NOT_AVAILABLE,
+    error_codes.NOT_LEADER_OR_FOLLOWER,
+    error_codes.REQUEST_TIMED_OUT,
+    error_codes.NETWORK_EXCEPTION,
+    error_codes.NOT_ENOUGH_REPLICAS,
+    error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    error_codes.CONCURRENT_TRANSACTIONS,
+    error_codes.KAFKA_STORAGE_ERROR,
 }
 # This transaction is lost, the next one under a new epoch need not be.
 _ABORTED: Final = frozenset(
     {
-        OUT_OF_ORDER_SEQUENCE_NUMBER,
-        DUPLICATE_SEQUENCE_NUMBER,
-        INVALID_TXN_STATE,
-        UNKNOWN_PRODUCER_ID,
-        TRANSACTION_ABORTABLE,
+        error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        error_codes.DUPLICATE_SEQUENCE_NUMBER,
+        error_codes.INVALID_TXN_STATE,
+        error_codes.UNKNOWN_PRODUCER_ID,
+        error_codes.TRANSACTION_ABORTABLE,
     }
 )
 
@@ -192,7 +178,8 @@ class TransactionalProducer:
             code = _partition_code(answer)
             if code == 0:
                 return clean
-            if code == UNKNOWN_TOPIC_OR_PARTITION:  # the coordinator has not heard of the topic yet
+            # The coordinator has not heard of the topic yet.
+            if code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
                 await attempts.pause(BrokerError(code, api="add_partitions_to_txn"), NotCommitted)
                 continue
             await self._coordinator_said(code, "add_partitions_to_txn", attempts)
@@ -265,7 +252,7 @@ class TransactionalProducer:
             code = int(answer.error_code)
             if code == 0:
                 return not asked
-            if code == CONCURRENT_TRANSACTIONS:
+            if code == error_codes.CONCURRENT_TRANSACTIONS:
                 # This one did nothing: another transition, perhaps the commit of an earlier one, is under way.
                 failure: type[CommitOutcomeUnknown | NotCommitted] = (
                     CommitOutcomeUnknown if asked else NotCommitted
@@ -311,7 +298,7 @@ class TransactionalProducer:
             raise NotCommitted(f"{api}: {error_name(code)}")
         if code in _COORDINATOR:
             self._brokers.forget_coordinator()
-        elif code not in (CONCURRENT_TRANSACTIONS, UNKNOWN_SERVER_ERROR):
+        elif code not in (error_codes.CONCURRENT_TRANSACTIONS, error_codes.UNKNOWN_SERVER_ERROR):
             raise self._brokers.refused(code, api)
         await attempts.pause(BrokerError(code, api=api), NotCommitted)
 
@@ -334,7 +321,7 @@ class _Attempts:
             raise failure(f"{self._api} did not succeed in time: {text}{before}") from error
         self._before = text
         await asyncio.sleep(self._pause)
-        quick = isinstance(error, BrokerError) and error.code == CONCURRENT_TRANSACTIONS
+        quick = isinstance(error, BrokerError) and error.code == error_codes.CONCURRENT_TRANSACTIONS
         self._pause = min(self._pause * 1.6, 0.05) if quick else min(max(self._pause * 2, 0.05), 0.5)
 
 
