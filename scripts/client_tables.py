@@ -124,6 +124,7 @@ HELD: Sequence[Column] = (
     ("repeated", figure("repeated")),
     ("too early", figure("too_early")),
     ("promote, ms", figure("promote_ms")),
+    ("of it until the sidecar was asked", figure("command_ms")),
     ("last partition read after opening, ms", figure("opening_ms")),
     ("demote, ms", figure("demote_ms")),
     ("second promote, ms", figure("promote_again_ms")),
