@@ -35,6 +35,7 @@ from controller.plan.replicas import (
 from fleet.balancer_ports import BalancerPorts, BalancerSettings, Mirrored, Tps
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
+from wire.periodic_task import PeriodicTask
 
 log = logging.getLogger(__name__)
 
@@ -57,22 +58,32 @@ class Balancer:
         self._told: dict[str, str] = {}
         self._held: dict[int, set[TopicPartition]] = {}  # by the sidecar that was asked to hold them
         self._turn = asyncio.Lock()
+        self._stepped = False
+        self.task = PeriodicTask(
+            "balancer", self._once, self._settings.look_again, pause=self._pause, wait=self._wait
+        )
         self._leaders: dict[TopicPartition, tuple[int, int]] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
-        pause = self._settings.retry_first
-        while True:
-            stepped = await self.round()
-            if self.trouble:
-                await self._ports.wait_changed(timeout=pause)
-                pause = min(pause * 2, self._settings.retry_max)
-                continue
-            pause = self._settings.retry_first
-            if not stepped:
-                # A busy target changes many times a second, and a round looks at every partition.
-                await asyncio.sleep(self._settings.rest)
-                await self._ports.wait_changed(timeout=self._settings.look_again)
+        await self.task.run()
+
+    async def _once(self) -> str | None:
+        self._stepped = await self.round()
+        return "; ".join(f"{what}: {why}" for what, why in list(self.trouble.items())[:3]) or None
+
+    def _pause(self, task: PeriodicTask) -> float:
+        if task.failures:
+            return task.backoff(self._settings.retry_first, self._settings.retry_max)
+        return 0.0 if self._stepped else self._settings.look_again
+
+    async def _wait(self, pause: float | None) -> None:
+        if not pause:
+            return
+        if not self.trouble:
+            # A busy target changes many times a second, and a round looks at every partition.
+            await asyncio.sleep(self._settings.rest)
+        await self._ports.wait_changed(timeout=pause)
 
     async def settled(self) -> None:
         """Return when no step that was begun before is under way."""

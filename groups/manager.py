@@ -28,6 +28,7 @@ from groups.settings import DISCOVERY_INTERVAL, GroupSettings
 from groups.target_checks import READ_TIMEOUT, TargetChecks
 from groups.tools import Tools
 from wire.errors import LinkerError
+from wire.periodic_task import PeriodicTask
 from wire.task_group import TaskGroup
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,10 @@ class GroupManager:
         self.offsets = OffsetSync(tools, settings.sync_interval, self.runs, self.stats, self._lost)
         self._target_checks = TargetChecks(tools, self.runs)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._look_now = asyncio.Event()
+        self.discovery = PeriodicTask(
+            "group discovery", self._discover, DISCOVERY_INTERVAL, failed=self._not_read
+        )
+        self.renewal = PeriodicTask("group gates", self._renew_due, _RENEW_BEAT)
         self._running = False
 
     @property
@@ -85,9 +89,9 @@ class GroupManager:
         try:
             self._follow(book.all())
             async with TaskGroup() as group:
-                group.create_task(self._renewing(), name=f"{book.link}: group gates")
+                group.create_task(self.renewal.run(), name=f"{book.link}: group gates")
                 group.create_task(self._discovering(), name=f"{book.link}: group discovery")
-                group.create_task(self.offsets.run(), name=f"{book.link}: group offsets")
+                group.create_task(self.offsets.task.run(), name=f"{book.link}: group offsets")
         finally:
             self._running = False
             book.controller.listeners.discard(self._on_records)
@@ -143,7 +147,7 @@ class GroupManager:
 
     def look_now(self) -> None:
         """Look at once: something has changed that decides which groups there are."""
-        self._look_now.set()
+        self.discovery.wake()
 
     def _on_records(self, records: Sequence[Record]) -> None:
         """A listener of the controller: follow committed changes, whichever caller made them."""
@@ -195,22 +199,18 @@ class GroupManager:
 
     async def _discovering(self) -> None:
         await self._wait_for_source()
-        while True:
-            self._look_now.clear()
-            try:
-                if self.settings.any or self._tools.book.all():
-                    await self.look()
-                else:
-                    self.excluded = ExcludedGroups()
-            except LinkerError as error:
-                if self.trouble != str(error):
-                    log.warning("link %s: the source's groups cannot be read: %s", self.link, error)
-                self.trouble = str(error)
-            try:
-                async with asyncio.timeout(DISCOVERY_INTERVAL):
-                    await self._look_now.wait()
-            except TimeoutError:
-                continue
+        await self.discovery.run()
+
+    async def _discover(self) -> None:
+        if self.settings.any or self._tools.book.all():
+            await self.look()
+        else:
+            self.excluded = ExcludedGroups()
+
+    def _not_read(self, error: Exception) -> None:
+        if self.trouble != str(error):
+            log.warning("link %s: the source's groups cannot be read: %s", self.link, error)
+        self.trouble = str(error)
 
     async def look(self) -> None:
         """Once: find, forget, gate otherwise, promote by policy. Raises LinkerError."""
@@ -252,7 +252,7 @@ class GroupManager:
             if run.source is None and name in seen.offsets:
                 run.source = seen.offsets[name]
                 if run.gate is not None:
-                    self.offsets.sync_now()  # taken over without offsets: it may read more partitions than the state names
+                    self.offsets.task.wake()  # taken over without offsets: it may read more partitions than the state names
             if view is None:
                 continue
             run.source_view = view
@@ -284,16 +284,14 @@ class GroupManager:
 
     # --- gates -------------------------------------------------------------------------------------------------------
 
-    async def _renewing(self) -> None:
-        while True:
-            now = time.monotonic()
-            for run in tuple(self.runs.values()):
-                gate = run.gate
-                # A gate that is being opened is not renewed any more.
-                due = gate is not None and gate.record.stage is GateStage.HELD and gate.due() <= now
-                if due and (run.renewing is None or run.renewing.done()):
-                    run.renewing = self._spawn(self._renew(run), f"renewal of group {run.name}")
-            await asyncio.sleep(_RENEW_BEAT)
+    async def _renew_due(self) -> None:
+        now = time.monotonic()
+        for run in tuple(self.runs.values()):
+            gate = run.gate
+            # A gate that is being opened is not renewed any more.
+            due = gate is not None and gate.record.stage is GateStage.HELD and gate.due() <= now
+            if due and (run.renewing is None or run.renewing.done()):
+                run.renewing = self._spawn(self._renew(run), f"renewal of group {run.name}")
 
     async def _renew(self, run: GroupRun) -> None:
         try:

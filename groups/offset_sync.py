@@ -3,7 +3,6 @@ changed."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,6 +18,7 @@ from groups.left_out import NOT_MIRRORED
 from groups.tools import Tools
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
+from wire.periodic_task import PeriodicTask
 from wire.together import together
 
 log = logging.getLogger(__name__)
@@ -52,43 +52,28 @@ class OffsetSync:
         lost: Callable[[GroupRun, GateLost], Awaitable[None]],
     ) -> None:
         self._tools = tools
-        self._interval = interval
         self._runs = runs
         self._stats = stats
         self._lost = lost
-        self._now = asyncio.Event()
+        #: Woken when new offsets are known.
+        self.task = PeriodicTask(
+            "group offsets", lambda: self.sync(), interval, failed=self._not_synced, pause=self._pause
+        )
 
     def set_interval(self, seconds: float) -> None:
         """From now on."""
-        if seconds != self._interval:
-            self._interval = seconds
-            self.sync_now()
+        if seconds != self.task.interval:
+            self.task.interval = seconds
+            self.task.wake()
 
-    def sync_now(self) -> None:
-        """Start the next round at once: new offsets are known."""
-        self._now.set()
+    def _not_synced(self, error: Exception) -> None:
+        self._stats.errors += 1
+        log.warning("link %s: the offsets of groups were not synced: %s", self._tools.book.link, error)
 
-    async def run(self) -> None:
-        """Until cancelled."""
-        stats = self._stats
-        while True:
-            self._now.clear()
-            started = time.monotonic()
-            try:
-                await self.sync()
-            except LinkerError as error:
-                stats.errors += 1
-                log.warning(
-                    "link %s: the offsets of groups were not synced: %s", self._tools.book.link, error
-                )
-            stats.rounds += 1
-            stats.last_seconds = time.monotonic() - started
-            pause = max(self._interval - stats.last_seconds, self._interval / 10)
-            try:
-                async with asyncio.timeout(pause):
-                    await self._now.wait()
-            except TimeoutError:
-                continue
+    def _pause(self, task: PeriodicTask) -> float:
+        self._stats.rounds += 1
+        self._stats.last_seconds = task.took
+        return max(task.interval - task.took, task.interval / 10)
 
     async def sync(self) -> None:
         """Once: read all held groups at the source, commit what changed. Raises LinkerError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from fetcher.budget import MemoryBudget
@@ -13,6 +13,7 @@ from linker.fleet.fleet import Fleet
 from linker.link_broker import LinkBroker
 from linker.links.running import RunningLinks
 from linker.membership import TargetCluster
+from wire.periodic_task import PeriodicTask
 from wire.server.partial_frames import PartialFrames
 
 
@@ -34,6 +35,8 @@ class Running:
     link_brokers: Callable[[], frozenset[int]]
     #: None while this sidecar is not the link controller of a fleet.
     balancer: Callable[[], Balancer | None]
+    #: Those that belong to no link; the links have their own.
+    periodic_tasks: Callable[[], Sequence[PeriodicTask]]
     #: None when brokers, clients and requests are served, else why not.
     not_ready: Callable[[], str | None]
     #: Unregister within that many seconds, then end: shortly after, so that whoever asked gets the answer.

@@ -186,6 +186,7 @@ class Sidecar:
             partial=self.partial,
             link_brokers=self.target.link_brokers,
             balancer=lambda: self.reign.balancer,
+            periodic_tasks=lambda: [*self.reign.periodic_tasks, self.target.inter_broker.task],
             not_ready=self.not_ready,
             leave=self.leave,
         )

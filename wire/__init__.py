@@ -4,6 +4,7 @@
 - `errors`: every error that this package raises
 - `frames/`: frames, record batches and the messages of the hot path
 - `metadata/`: records of the KRaft metadata log, and the image of the cluster that they add up to
+- `periodic_task`: one thing that is done again and again, and how well that goes
 - `schema/`: messages by their schema, for everything outside the hot path
 - `server/`: the server side of Kafka: listeners, accepted connections and their limits
 - `shown_id`: topic names, group ids and the like as they are shown to people, quoted where they could mislead

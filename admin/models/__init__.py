@@ -84,11 +84,12 @@ from admin.models.states import (
     CheckResult,
     GroupState,
     MirrorState,
+    PeriodicState,
     PromotePhase,
     SidecarState,
     worst_state,
 )
-from admin.models.status import Check, DoctorReport, ErrorBody, Health, LinkStatus, Status
+from admin.models.status import Check, DoctorReport, ErrorBody, Health, LinkStatus, Status, TaskStatus
 from admin.validation_models import LinkValidation, Policy, PromoteValidation
 
 __all__ = [
@@ -142,6 +143,7 @@ __all__ = [
     "PartitionLag",
     "PartitionStatus",
     "Patterns",
+    "PeriodicState",
     "Policy",
     "PromoteGroupsRequest",
     "PromoteJobStatus",
@@ -159,6 +161,7 @@ __all__ = [
     "SourceProducer",
     "Status",
     "StayingPartition",
+    "TaskStatus",
     "TopicName",
     "Traffic",
     "Trouble",

@@ -58,6 +58,14 @@ class PromotePhase(StrEnum):
         return self in (PromotePhase.PROMOTED, PromotePhase.FAILED_OVER, PromotePhase.ABANDONED)
 
 
+class PeriodicState(StrEnum):
+    """Of something that a sidecar does at intervals."""
+
+    RUNNING = "RUNNING"
+    WAITING = "WAITING"
+    FAILING = "FAILING"
+
+
 class CheckResult(StrEnum):
     OK = "OK"
     WARN = "WARN"

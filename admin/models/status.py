@@ -16,7 +16,7 @@ from admin.models.groups import GroupsStatus
 from admin.models.links import LinkSummary
 from admin.models.mirrors import HeldReader, MirrorSummary
 from admin.models.promotes import PromoteJobStatus
-from admin.models.states import CheckResult, MirrorState
+from admin.models.states import CheckResult, MirrorState, PeriodicState
 from admin.validation_models import LinkValidation
 
 
@@ -34,6 +34,30 @@ class LinkStatus(LinkSummary):
     )
 
 
+class TaskStatus(Model):
+    """Something that a sidecar does at intervals."""
+
+    name: str
+    link: str | None = Field(default=None, description="null: it belongs to no link.")
+    state: PeriodicState = Field(description="FAILING: the last attempt failed; it tries again.")
+    interval_ms: int = Field(description="0: only on request.")
+    last_success: datetime | None = None
+    failing_since: datetime | None = None
+    reason: str | None = Field(default=None, description="Why the last attempt failed.")
+    well: bool = Field(
+        default=True,
+        description="false: it has failed for longer than three intervals, and for longer than 30 s.",
+    )
+
+    @property
+    def trouble(self) -> str:
+        """In words for people, while it is not well."""
+        whose = "" if self.link is None else f" of link {self.link}"
+        since = "" if self.failing_since is None else f" since {self.failing_since:%H:%M:%S} UTC"
+        never = "" if self.last_success is not None else ", and has not succeeded yet"
+        return f"{self.name}{whose} fails{since}{never}: {self.reason}"
+
+
 class Status(Model):
     at: datetime
     version: str
@@ -43,6 +67,9 @@ class Status(Model):
     state: MirrorState = Field(description="The worst link's.")
     links: list[LinkStatus]
     promotes: list[PromoteJobStatus] = Field(default=[], description="Those that run.")
+    tasks: list[TaskStatus] = Field(
+        default=[], description="The periodic tasks of the sidecar that answers, as far as it runs them."
+    )
     window_bytes: int = Field(default=0, description="Memory held by read-ahead windows.")
     window_limit_bytes: int = 0
 

@@ -388,6 +388,8 @@ def status(one: Status) -> str:
         empty="no links",
     )
     parts = [head, linked]
+    if any(not task.well for task in one.tasks):
+        parts.append(prose(f"warning: {task.trouble}" for task in one.tasks if not task.well))
     if any(s.groups.groups or s.groups.reason for s in one.links):
         parts.append(columns(("LINK", "GROUPS"), [(s.name, in_one_line(s.groups)) for s in one.links]))
     parts += held_readers((s.name, reader) for s in one.links for reader in s.held_readers)

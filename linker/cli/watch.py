@@ -59,6 +59,7 @@ def render(now: Status, before: Status | None, trouble: str = "", *, max_mirrors
         from linker.cli.tables import fleet
 
         parts.append(Text(f"fleet: {fleet(now.fleet)}", style="yellow" if now.fleet.away else ""))
+    parts += [Text(one_line(task.trouble), style="yellow") for task in now.tasks if not task.well]
     if trouble:
         parts.append(Text(one_line(trouble), style="red"))
 

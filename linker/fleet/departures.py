@@ -20,6 +20,7 @@ from linker.membership import TargetCluster
 from linker.membership.hosting import hosted_partitions
 from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage
+from wire.periodic_task import PeriodicTask
 
 log = logging.getLogger(__name__)
 
@@ -49,21 +50,22 @@ class Departures:
         self._target = target
         self._resign = resign
         self._told: dict[int, str] = {}
+        self.task = PeriodicTask("departures", self._look_at_all, _LOOK)
 
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            for identity in list(self._head.controller.image.identities.values()):
-                if not identity.leaving:
-                    continue
-                try:
-                    await self.look(identity.broker_id)
-                except (LinkerError, TimeoutError) as error:
-                    text = str(error) or repr(error)
-                    if self._told.get(identity.broker_id) != text:
-                        log.warning("sidecar %d cannot leave yet: %s", identity.broker_id, text)
-                    self._told[identity.broker_id] = text
-            await asyncio.sleep(_LOOK)
+    async def _look_at_all(self) -> str | None:
+        failed = None
+        for identity in list(self._head.controller.image.identities.values()):
+            if not identity.leaving:
+                continue
+            try:
+                await self.look(identity.broker_id)
+            except (LinkerError, TimeoutError) as error:
+                text = str(error) or repr(error)
+                if self._told.get(identity.broker_id) != text:
+                    log.warning("sidecar %d cannot leave yet: %s", identity.broker_id, text)
+                self._told[identity.broker_id] = text
+                failed = f"sidecar {identity.broker_id} cannot leave yet: {text}"
+        return failed
 
     async def look(self, broker_id: int) -> None:
         """Take the next step of a leaving sidecar, if it is due."""

@@ -18,6 +18,7 @@ from linker.links.running import RunningLinks
 from linker.promote.new_leaders import wait_named
 from linker.running import Running
 from wire.frames.types import TopicPartition
+from wire.periodic_task import PeriodicTask
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,11 @@ class ControllerDuties:
         self._running: Running | None = None
         #: While this sidecar is the link controller of a fleet.
         self.balancer: Balancer | None = None
+        self.departures: Departures | None = None
+
+    @property
+    def periodic_tasks(self) -> list[PeriodicTask]:
+        return [part.task for part in (self.balancer, self.departures) if part is not None]
 
     def registered(self, running: Running) -> None:
         """This sidecar is a link broker of the target now."""
@@ -90,10 +96,10 @@ class ControllerDuties:
     async def _see_off(self, head: FleetController) -> None:
         """Remove sidecars that leave the fleet."""
         sidecar = await self._when_registered()
-        departures = Departures(head, sidecar.target, sidecar.fleet.runner.resign)
+        self.departures = Departures(head, sidecar.target, sidecar.fleet.runner.resign)
         while True:
             try:
-                await departures.run()
+                await self.departures.task.run()
             except Exception:
                 log.exception("seeing sidecars off hit a bug and begins again")
             await asyncio.sleep(_RESTART)

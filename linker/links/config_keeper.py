@@ -35,6 +35,7 @@ from linker.membership import TargetCluster
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
 from wire.metadata.image import CONFIG_TOPIC, ClusterImage
+from wire.periodic_task import PeriodicTask
 from wire.task_group import TaskGroup
 
 log = logging.getLogger(__name__)
@@ -77,6 +78,7 @@ class ConfigKeeper:
         self.behind: dict[str, str] = {}
         self._defaults: dict[str, str] = {}
         self._defaults_until = 0.0
+        self.task = PeriodicTask("configs at the source", self._watch, _INTERVAL, pause=self._rest)
 
     # --- the target ----------------------------------------------------------------------------------------------------
 
@@ -91,7 +93,7 @@ class ConfigKeeper:
         """Both ways, until cancelled."""
         async with TaskGroup() as group:
             group.create_task(self._keep(), name=f"{self._link}: configs at the target")
-            group.create_task(self._watch(), name=f"{self._link}: configs at the source")
+            group.create_task(self.task.run(), name=f"{self._link}: configs at the source")
 
     async def _keep(self) -> None:
         for mirror in self._controller.image.link_mirrors(self._link):
@@ -192,18 +194,23 @@ class ConfigKeeper:
 
     # --- the source ----------------------------------------------------------------------------------------------------
 
-    async def _watch(self) -> None:
-        while True:
-            topics = self._open_topics()
-            self._forget_all_but(topics)
-            for first in range(0, len(topics), _AT_ONCE):
-                part = topics[first : first + _AT_ONCE]
-                with contextlib.suppress(
-                    LinkerError
-                ):  # it is in `behind`, or will be in `trouble`; fetchers show a source that is away
-                    await self.follow(part)
-                await asyncio.sleep(len(part) / _TOPICS_A_SECOND)
-            await asyncio.sleep(max(1.0, _INTERVAL - len(topics) / _TOPICS_A_SECOND))
+    async def _watch(self) -> str | None:
+        """A round over all mirrors; why one of them could not be followed."""
+        topics = self._open_topics()
+        self._forget_all_but(topics)
+        failed = None
+        for first in range(0, len(topics), _AT_ONCE):
+            part = topics[first : first + _AT_ONCE]
+            try:
+                await self.follow(part)
+            except LinkerError as error:
+                # It is in `behind`, or will be in `trouble`. Fetchers show a source that is away.
+                failed = str(error)
+            await asyncio.sleep(len(part) / _TOPICS_A_SECOND)
+        return failed
+
+    def _rest(self, task: PeriodicTask) -> float:
+        return max(1.0, _INTERVAL - len(self._open_topics()) / _TOPICS_A_SECOND)
 
     def _forget_all_but(self, topics: Collection[str]) -> None:
         for told in (self.put_back, self.trouble, self.behind):

@@ -19,6 +19,7 @@ from linker.links.group_options import group_settings
 from linker.membership import TargetCluster
 from router.dispatch import Router
 from wire.client.cluster import Cluster
+from wire.periodic_task import PeriodicTask
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +70,11 @@ class LinkGroups:
                 await asyncio.sleep(_AFTER_BUG)
         finally:
             self._controller.listeners.discard(self._on_records)
+
+    @property
+    def periodic_tasks(self) -> list[PeriodicTask]:
+        manager = self.manager
+        return [] if manager is None else [manager.discovery, manager.renewal, manager.offsets.task]
 
     def _on_records(self, records: Sequence[Record]) -> None:
         """A listener of the controller: the link's options as they are now, whoever changed them."""

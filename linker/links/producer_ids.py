@@ -19,7 +19,6 @@ Who looks at the source, and when, is told in source_ids.py.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -41,6 +40,7 @@ from linker.membership import TargetCluster
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
 from wire.metadata.image import BrokerImage
+from wire.periodic_task import PeriodicTask
 from wire.together import together
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class ProducerIdGuard:
         self._drained: dict[tuple[int, int], int] = {}
         # The metadata log's offset when the allocator was seen at the floor, and the processes that were registered then.
         self._floor_since: tuple[int, frozenset[bytes]] | None = None
-        self._hurry = asyncio.Event()
+        self.task = PeriodicTask("producer ids", self._once, INTERVAL, failed=self._failed, pause=self._pause)
 
     @property
     def target_next(self) -> int:
@@ -110,33 +110,27 @@ class ProducerIdGuard:
         unsubscribe = self._target.metadata.subscribe(lambda image, topics: self._on_target_change())
         self._controller.listeners.add(self._on_records)
         try:
-            retry = _RETRY_FIRST
-            while True:
-                self._hurry.clear()
-                try:
-                    await self._look()
-                    self.trouble = None
-                    wait, retry = self._next_look(), _RETRY_FIRST
-                except LinkerError as error:
-                    if self.allowed:
-                        # What was proven stays proven: ids only go up, and the source is `distance` away from the floor.
-                        self._not_looked(error)
-                        wait = INTERVAL
-                    else:
-                        if self.reason != str(error):
-                            log.warning(
-                                "link %s: producer ids cannot be kept apart yet: %s", self._link, error
-                            )
-                            self.reason = str(error)
-                        wait, retry = retry, min(retry * 2, _RETRY_MAX)
-                try:
-                    async with asyncio.timeout(wait):
-                        await self._hurry.wait()
-                except TimeoutError:
-                    continue
+            await self.task.run()
         finally:
             unsubscribe()
             self._controller.listeners.discard(self._on_records)
+
+    async def _once(self) -> None:
+        await self._look()
+        self.trouble = None
+
+    def _failed(self, error: Exception) -> None:
+        if self.allowed:
+            # Proofs stay valid: ids only go up, and the source is `distance` away from the floor.
+            self._not_looked(error)
+        elif self.reason != str(error):
+            log.warning("link %s: producer ids cannot be kept apart yet: %s", self._link, error)
+            self.reason = str(error)
+
+    def _pause(self, task: PeriodicTask) -> float:
+        if not task.failures:
+            return self._next_look()
+        return INTERVAL if self.allowed else task.backoff(_RETRY_FIRST, _RETRY_MAX)
 
     def _next_look(self) -> float:
         """Seconds. Most of them look at the state and the target only."""
@@ -144,7 +138,7 @@ class ProducerIdGuard:
         due = 0.0 if kept is None else self.source.due_in(kept.floor, head=self._is_head())
         return min(max(due, _RETRY_FIRST), INTERVAL if self.allowed else _RETRY_MAX)
 
-    def _not_looked(self, error: LinkerError) -> None:
+    def _not_looked(self, error: Exception) -> None:
         """Forwarding goes on, by a look at the source that gets older."""
         age = self.source.age
         if (
@@ -161,7 +155,7 @@ class ProducerIdGuard:
         if not self._is_head() and any(
             isinstance(one, ProducerIdFloor) and one.link == self._link for one in records
         ):
-            self._hurry.set()
+            self.task.wake()
 
     def _on_target_change(self) -> None:
         """A broker that appears may have a block from before: closed until it was asked, unless it is younger."""
@@ -170,7 +164,7 @@ class ProducerIdGuard:
             if any(not self._registered_since(b) for b in unasked):
                 self.allowed = False
                 self.reason = "a broker of the target has appeared and was not asked for a producer id yet"
-            self._hurry.set()
+            self.task.wake()
 
     def _registered_since(self, broker: BrokerImage) -> bool:
         """Whether it is a process that registered when no block from below the floor could be had any more."""

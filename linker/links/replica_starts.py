@@ -19,6 +19,7 @@ from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
 from wire.frames.list_offsets import EARLIEST, list_at
 from wire.frames.types import TopicPartition
+from wire.periodic_task import PeriodicTask
 from wire.together import together_by_key
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class ReplicaStarts:
         self._told_of: frozenset[TopicPartition] = frozenset()
         # By partition: how what is late looked in the log, and when that was.
         self._logged: dict[TopicPartition, tuple[object, float]] = {}
+        self.task = PeriodicTask("where replicas start", self.look, INTERVAL)
 
     async def late(
         self, tps: Collection[TopicPartition], *, timeout: float, every: bool = True
@@ -159,15 +161,9 @@ class ReplicaStarts:
             tp: {one.broker_id: one.log_start for one in late} for tp, late in dict(self.seen).items() if late
         }
 
-    async def run(self) -> None:
-        """Look until cancelled."""
-        while True:
-            await self.look()
-            await asyncio.sleep(INTERVAL)
-
-    async def look(self) -> None:
-        """Once. A broker that is down hides nobody's late start but its own, and one of its own that was seen before stays;
-        so does that of a partition which the source does not tell of now."""
+    async def look(self) -> str | None:
+        """Once; why the source could not be asked. A broker that is down hides its own late starts only, and one of its own
+        that was seen before stays; so does that of a partition which the source does not tell of now."""
         targets = {
             state.tp: self._targets(state.tp)
             for state in self._controller.image.link_partitions(self._link)
@@ -183,9 +179,10 @@ class ReplicaStarts:
             found, refused = await self._beside_source(told, _TIMEOUT / 2)
         except LinkerError as error:
             log.debug("link %s: the source does not tell where its logs start: %s", self._link, error)
-            return
+            return str(error)
         kept = {tp: self.seen[tp] for tp in refused if tp in self.seen}
         self._note(found | kept, [tp for tp in told_of if tp not in refused])
+        return None
 
     def _note(
         self, seen: Mapping[TopicPartition, list[LateStart]], told_of: Collection[TopicPartition]

@@ -45,7 +45,7 @@ from linker.promote.jobs import LinkPromotes
 from linker.promote.link_ports import LinkPorts
 from linker.promote.ports import PromoteSettings
 from linker.promote.replica_as_source import ReplicaAsSource
-from linker.promote.source_fence_debts import open_owed
+from linker.promote.source_fence_debts import SourceFenceDebts
 from linker.validation.evidence import close_evidence
 from linker.validation.runner import INTERVAL_OPTION, LinkValidator
 from linker.validation.validator import Validator
@@ -54,6 +54,7 @@ from wire.errors import ClusterUnreachable, LinkerError
 from wire.frames.buffers import FramePool
 from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage
+from wire.periodic_task import PeriodicTask
 from wire.task_group import TaskGroup
 
 log = logging.getLogger(__name__)
@@ -200,6 +201,9 @@ class LinkRuntime:
             source_known=self._verified,
             source_hopeless=self.unusable is not None,
         )
+        self.fence_debts = SourceFenceDebts(
+            link.name, controller, self.ports.source_fence, self._verified.is_set
+        )
         self._reign = ControllerTasks(link.name)
         self._running = False
 
@@ -226,6 +230,19 @@ class LinkRuntime:
             return self._away_since
         return None if self.source_available else min(self.events.unavailable.values())
 
+    @property
+    def periodic_tasks(self) -> list[PeriodicTask]:
+        """All that it may run; those of the link controller are idle elsewhere."""
+        return [
+            self.watch.task,
+            self.producer_ids.task,
+            self.configs.task,
+            self.starts.task,
+            self.fence_debts.task,
+            self.validation.continuous,
+            *self.groups.periodic_tasks,
+        ]
+
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -244,7 +261,7 @@ class LinkRuntime:
                 group.create_task(self.fetcher.run(), name=f"{self.name}: fetchers")
                 group.create_task(self.bring_up.run(), name=f"{self.name}: mirrors")
                 group.create_task(self.producer_ids.run(), name=f"{self.name}: producer ids")
-                group.create_task(self.watch.run(), name=f"{self.name}: source watch")
+                group.create_task(self.watch.task.run(), name=f"{self.name}: source watch")
         finally:
             self._running = False
             self.controller.listeners.discard(self.stand_in.on_records)
@@ -270,10 +287,7 @@ class LinkRuntime:
             self._reign.rule(self.validation.run(), "validation")
             self._reign.rule(self.configs.run(), "configs")
             self._reign.rule(self._look_at_starts(), "where replicas start")
-            self._reign.rule(
-                open_owed(self.name, self.controller, self.ports.source_fence, self._verified.is_set),
-                "sources that refuse writes",
-            )
+            self._reign.rule(self.fence_debts.task.run(), self.fence_debts.task.name)
             for mirror in self.controller.image.link_mirrors(self.name):
                 self.bring_up.ask(mirror.topic)
 
@@ -287,7 +301,7 @@ class LinkRuntime:
 
     async def _look_at_starts(self) -> None:
         await self._verified.wait()
-        await self.starts.run()
+        await self.starts.task.run()
 
     def _source_trouble(self) -> str | None:
         """Why groups must not be looked for at the source: it was not reached yet, or another cluster answers there."""

@@ -6,14 +6,13 @@ reason, and its promote is refused. A promote that is under way looks itself (`P
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from controller.judge.alignment import grown_at_source
 from controller.phases import ENDED
 from fleet.link_controller import LinkController
 from wire.client.cluster import Cluster
-from wire.errors import LinkerError
+from wire.periodic_task import PeriodicTask
 
 log = logging.getLogger(__name__)
 
@@ -30,16 +29,11 @@ class SourceWatch:
         self._controller = controller
         #: What is wrong, by topic.
         self.grown: dict[str, str] = {}
+        self.task = PeriodicTask("source watch", self.look, INTERVAL, failed=self._not_read)
 
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            try:
-                await self.look()
-            except LinkerError as error:
-                # The fetchers see the same trouble and show it.
-                log.debug("link %s: the source's topics cannot be read: %s", self._link, error)
-            await asyncio.sleep(INTERVAL)
+    def _not_read(self, error: Exception) -> None:
+        # The fetchers see the same trouble and show it.
+        log.debug("link %s: the source's topics cannot be read: %s", self._link, error)
 
     async def look(self) -> None:
         """Once. LinkerError if the source does not answer."""

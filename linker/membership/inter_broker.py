@@ -6,12 +6,12 @@ again and again. Until one has answered, followers are served on every listener.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from wire.errors import LinkerError
+from wire.periodic_task import PeriodicTask
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,12 @@ class InterBrokerListeners:
         self._ours = frozenset(ours)
         self._told: dict[int, str] = {}
         self._silent = False
+        self.task = PeriodicTask(
+            "inter-broker listeners",
+            self.look,
+            _INTERVAL,
+            pause=lambda _task: _INTERVAL if self._told else _FIRST,
+        )
 
     def __call__(self) -> frozenset[str]:
         """router.ports.RouterPorts.inter_broker_listeners"""
@@ -46,12 +52,11 @@ class InterBrokerListeners:
     async def run(self) -> None:
         if len(self._ours) < 2:
             return
-        while True:
-            await self.look()
-            await asyncio.sleep(_INTERVAL if self._told else _FIRST)
+        await self.task.run()
 
-    async def look(self) -> None:
-        """Ask each broker once. One that is gone, or does not answer, keeps what it said before: it comes back so."""
+    async def look(self) -> str | None:
+        """Ask each broker once; why none told. One that is gone, or does not answer, keeps its last answer: it comes back
+        with the same configuration."""
         reason = ""
         for broker in self._brokers():
             try:
@@ -70,3 +75,4 @@ class InterBrokerListeners:
                 self._cluster,
                 reason,
             )
+        return reason if reason and not self._told else None

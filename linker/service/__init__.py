@@ -11,6 +11,7 @@
 - `promotes`: planning, starting and showing promotes
 - `repairs`: repairing a mirror whose leadership at the target was lost or taken
 - `sidecars`: the sidecars of a fleet and its link controller, as people see them
+- `tasks`: periodic tasks as shown to people: in the status, and as checks of the doctor
 - `validations`: starting, following and ending validations; the continuous one is an option of its link
 """
 

@@ -47,6 +47,7 @@ from linker.promote import left_behind
 from linker.promote.rehearsal import rehearse
 from linker.service.fleet import FleetService
 from linker.service.group_status import groups_status
+from linker.service.tasks import task_checks, tasks_of
 from linker.validation.needs import missing_parts
 from wire.errors import LinkerError
 from wire.together import together
@@ -89,6 +90,7 @@ class Overview(FleetService):
                 for job in self._image.jobs.values()
                 if job.status is JobStatus.RUNNING and job.link in self._sidecar.links
             ],
+            tasks=tasks_of(self._sidecar, self._sidecar.links.values()),
             window_bytes=self._sidecar.budget.used,
             window_limit_bytes=self._sidecar.budget.limit,
         )
@@ -241,6 +243,7 @@ class Overview(FleetService):
             Check(name=difference.name, result=CheckResult.OK, detail=difference.detail)
             for difference in differences
         ]
+        checks += task_checks(tasks_of(self._sidecar, [runtime]))
         checks += self._mirrors_now(runtime)
         checks += await self._forked(runtime)
         if complete and not findings:

@@ -43,6 +43,7 @@ from validator.mode import Mode
 from wire.client.waiting import until_set
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
+from wire.periodic_task import PeriodicTask
 from wire.task_group import TaskGroup
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ INTERVAL_OPTION = "validation_interval_ms"
 _CALL_TIMEOUT = 15.0
 _KEPT_RUNS = 20
 _RETRY_FIRST, _RETRY_MAX = 1.0, 60.0
+_BUG = "internal error; see the sidecar's log"
 _LOOK_AGAIN = 0.5  # metadata changes come in bursts
 _WAIT_AFTER_HAND_OVER = 60.0  # for replicas that are not in the ISR yet
 
@@ -102,7 +104,15 @@ class LinkValidator:
         self.versions: Callable[[], Awaitable[tuple[str | None, str | None]]] = _unknown
         self._numbers = itertools.count(1)
         self._session = secrets.token_hex(3)
-        self._options = asyncio.Event()
+        #: Woken by a change of the link's options.
+        self.continuous = PeriodicTask(
+            "continuous validation",
+            self._continue,
+            0.0,
+            failed=self._not_continued,
+            survives=Exception,
+            pause=self._rest,
+        )
         self._metadata = asyncio.Event()
         self._moved = asyncio.Event()
         self._group: TaskGroup | None = None
@@ -116,7 +126,7 @@ class LinkValidator:
             async with TaskGroup() as group:
                 self._group = group
                 group.create_task(self._forget_lost_copies(), name=f"{self.link}: watermarks")
-                group.create_task(self._continue(), name=f"{self.link}: continuous validation")
+                group.create_task(self.continuous.run(), name=f"{self.link}: continuous validation")
                 for (link, _), job in sorted(self._controller.image.jobs.items()):
                     if link == self.link:
                         self.close_evidence(job)
@@ -135,7 +145,7 @@ class LinkValidator:
         return value / 1000 if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
     def options_changed(self) -> None:
-        self._options.set()
+        self.continuous.wake()
 
     def on_target_change(self) -> None:
         """From the metadata log's subscription; takes note and returns."""
@@ -304,35 +314,29 @@ class LinkValidator:
     # --- continuous ----------------------------------------------------------------------------------------------
 
     async def _continue(self) -> None:
-        """Again and again while the link's options say so. A run that finds nothing new is not shown."""
-        pause = 0.0
-        while True:
-            self._options.clear()
-            interval = self.interval
-            if interval is None:
-                self.trouble = None
-                await self._options.wait()
-                continue
-            try:
-                await self._forget()  # where nothing is new no run would look
-                if self._due():
-                    status = self.begin(Urgency.CONTINUOUS, ())
-                    await self.check(status, Urgency.CONTINUOUS, self._open, only_behind=True)
-                self.trouble, pause = None, 0.0
-            except LinkerError as error:
-                if self.trouble != str(error):
-                    log.warning("link %s: continuous validation: %s (again)", self.link, error)
-                self.trouble = str(error)
-                pause = min(max(_RETRY_FIRST, pause * 2), _RETRY_MAX)
-            except Exception:
-                # A bug in one run must not end the others, nor the link.
-                log.exception("link %s: continuous validation hit a bug", self.link)
-                self.trouble, pause = "internal error; see the sidecar's log", _RETRY_MAX
-            try:
-                async with asyncio.timeout(pause or interval):
-                    await self._options.wait()
-            except TimeoutError:
-                continue
+        """If the link's options say so. A run that finds nothing new is not shown."""
+        self.continuous.interval = self.interval or 0.0
+        if self.interval is not None:
+            await self._forget()  # where nothing is new no run would look
+            if self._due():
+                status = self.begin(Urgency.CONTINUOUS, ())
+                await self.check(status, Urgency.CONTINUOUS, self._open, only_behind=True)
+        self.trouble = None
+
+    def _not_continued(self, error: Exception) -> None:
+        if not isinstance(error, LinkerError):
+            # A bug in one run must not end the others, nor the link.
+            log.exception("link %s: continuous validation hit a bug", self.link)
+            self.trouble = _BUG
+            return
+        if self.trouble != str(error):
+            log.warning("link %s: continuous validation: %s (again)", self.link, error)
+        self.trouble = str(error)
+
+    def _rest(self, task: PeriodicTask) -> float | None:
+        if not task.failures:
+            return self.interval
+        return _RETRY_MAX if self.trouble == _BUG else task.backoff(_RETRY_FIRST, _RETRY_MAX)
 
     def _open(self) -> list[TopicPartition]:
         return [

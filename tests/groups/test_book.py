@@ -206,7 +206,7 @@ async def test_the_offsets_of_others_are_brought_over_when_a_step_of_one_group_i
 
         sync = OffsetSync(rig.tools, 0.01, {}, SyncStats(), None)  # type: ignore[arg-type]
         sync.sync = a_round  # type: ignore[method-assign]
-        loop = asyncio.create_task(sync.run())
+        loop = asyncio.create_task(sync.task.run())
         step = asyncio.create_task(book.save_gate(records["g"]))
         await asyncio.sleep(0.05)
         step.cancel()

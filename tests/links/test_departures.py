@@ -143,7 +143,7 @@ async def test_a_failure_is_tried_again() -> None:
     scene = await stage(901)
     scene.dead, scene.failing = {901}, True
     del scene.head.members[901]
-    running = asyncio.create_task(scene.departures().run())
+    running = asyncio.create_task(scene.departures().task.run())
     try:
         async with asyncio.timeout(5):
             while scene.done.count("unregister 901") < 2:

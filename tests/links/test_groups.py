@@ -444,7 +444,7 @@ async def test_by_policy_when_it_has_left_and_somebody_waits() -> None:
         await rig.synced("g")
         for _ in range(4):
             rig.manager.look_now()
-            await rig.until("looked", lambda: not rig.manager._look_now.is_set())
+            await rig.until("looked", lambda: not rig.manager.discovery.woken)
         assert rig.group("g").phase is P.GATED
         member.leave()
         for _ in range(4):

@@ -392,7 +392,7 @@ async def test_a_broker_of_the_target_that_restarts_does_not_end_forwarding(scen
     scene.target.appears(1, 200, b"new")
     guard._on_target_change()
     assert guard.allowed
-    assert guard._hurry.is_set()
+    assert guard.task.woken
     await guard._look()
     assert guard.allowed
     assert scene.target.asked[1] == asked + 1

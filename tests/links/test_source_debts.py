@@ -18,6 +18,7 @@ from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
 from linker.promote import source_fence_debts
 from linker.promote.source_fence import AclSourceFence
+from linker.promote.source_fence_debts import SourceFenceDebts
 from tests.controller.memory_store import MemoryStore
 from tests.links.test_service_races import Rig
 from wire.errors import LinkerError
@@ -62,7 +63,7 @@ async def pay(controller: LinkController, monkeypatch: pytest.MonkeyPatch, late:
     monkeypatch.setattr(source_fence_debts, "_LATE", late)
     fence = Fence()
     paying = asyncio.create_task(
-        source_fence_debts.open_owed("east", controller, cast("AclSourceFence", fence), lambda: True)
+        SourceFenceDebts("east", controller, cast("AclSourceFence", fence), lambda: True).task.run()
     )
     await asyncio.sleep(0.05)
     paying.cancel()
@@ -89,7 +90,7 @@ async def test_what_may_be_closed_late_is_opened_until_nothing_can_close_it(
     began = asyncio.get_running_loop().time()
     fence = Fence(failing_until=began + 0.2)
     paying = asyncio.create_task(
-        source_fence_debts.open_owed("east", controller, cast("AclSourceFence", fence), lambda: True)
+        SourceFenceDebts("east", controller, cast("AclSourceFence", fence), lambda: True).task.run()
     )
     while debts(controller.image, "east"):
         await asyncio.sleep(0.001)

@@ -45,6 +45,7 @@ from admin.models import (
     SidecarStatus,
     Status,
     StayingPartition,
+    TaskStatus,
     Traffic,
     Trouble,
     UpdateLinkRequest,
@@ -112,6 +113,7 @@ class MemoryService(MemoryGroups):
         self.stuck_reason: str | None = None
         self.looked = 0
         self.fleet: FleetStatus | None = None
+        self.tasks: list[TaskStatus] = []
         self.runs: dict[str, ValidationRun] = {}
         self.interval: int | None = None  # of the continuous validation, ms
         self.differs: str | None = None  # a run finds this
@@ -621,6 +623,7 @@ class MemoryService(MemoryGroups):
             state=worst_state(link.state for link in links),
             links=links,
             promotes=[job for job in self.jobs.values() if not job.phase.final],
+            tasks=self.tasks,
         )
 
     async def lag(self, link: str, topics: Sequence[str]) -> LagReport:
