@@ -120,7 +120,7 @@ class Rig:
             controller=controller,
             links=self.links,
             target=target,
-            router=SimpleNamespace(unfence=lambda tps: None),
+            broker=SimpleNamespace(router=SimpleNamespace(unfence=lambda tps: None)),
             not_ready=lambda: None,
             config=SimpleNamespace(validation=ValidationConfig(policy="skip")),
             link_brokers=lambda: frozenset({900}),
