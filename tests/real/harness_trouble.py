@@ -254,6 +254,24 @@ async def cancel_reassignments(cluster: KafkaCluster, tps: Sequence[TopicPartiti
     await reassign(cluster, dict.fromkeys(tps))
 
 
+async def cancel_reassignments_to_dead_brokers(cluster: KafkaCluster) -> None:
+    """Tools ask each broker of a reassignment, and wait a minute for one that is gone; other tests leave such ones."""
+    async with operator(cluster) as client:
+        described = await client.call("describe_cluster", {}, timeout=30)
+        alive = {int(broker.broker_id) for broker in described.brokers}
+        listed = await client.call(
+            "list_partition_reassignments", {"timeout_ms": 20_000, "topics": None}, timeout=30
+        )
+    left = [
+        TopicPartition(topic.name, part.partition_index)
+        for topic in listed.topics
+        for part in topic.partitions
+        if not alive.issuperset(part.replicas)
+    ]
+    if left:
+        await cancel_reassignments(cluster, left)
+
+
 async def reassign(
     cluster: KafkaCluster, wanted: Mapping[TopicPartition, Sequence[int]] | Mapping[TopicPartition, None]
 ) -> None:

@@ -196,6 +196,42 @@ async def test_a_log_that_starts_inside_a_batch(scene: TroubleScene) -> None:
     assert await asyncio.to_thread(log_start, scene.target.bootstrap, tp) == start
 
 
+async def test_a_partition_without_a_leader_at_the_source(
+    scene: TroubleScene, unique_topic: Callable[[str], str]
+) -> None:
+    """It goes on, or begins, once somebody leads it, and stands in nobody's way, though it is all that the link has."""
+    [victim] = [node for node in scene.source.brokers if not node.is_controller]
+    alone, late, other = [
+        SourceTopic(unique_topic(name), 1, SourceFiller.history) for name in ("alone", "late", "other")
+    ]
+    for topic in (alone, late):
+        await asyncio.to_thread(
+            create_topic, scene.source.bootstrap, topic.name, assignment=[[victim.node_id]]
+        )
+        await asyncio.to_thread(write, scene.source.bootstrap, topic.name, 100)
+    scene.topics = [alone]
+    await scene.mirror()
+    await scene.copied()
+    await victim.stop()
+    try:
+        await scene.shown(MirrorState.SOURCE_UNAVAILABLE, f"{alone.name}-0 has no leader at the source")
+        scene.topics = [late]
+        await begun(scene)
+        await scene.shown(MirrorState.SOURCE_UNAVAILABLE, "LEADER_NOT_AVAILABLE")
+        scene.topics = [other]
+        await asyncio.to_thread(create_topic, scene.source.bootstrap, other.name)
+        await asyncio.to_thread(write, scene.source.bootstrap, other.name, 100)
+        await scene.mirror()
+        await scene.copied()
+    finally:
+        await victim.start()
+    scene.topics = [alone, late, other]
+    await scene.wait_active()
+    await scene.copied()
+    await scene.promoted()
+    await scene.judge()
+
+
 async def test_one_request_with_mixed_answers(scene: TroubleScene) -> None:
     """One partition is written, the other has no leader: each is told its own, and what is sent again is there once, the
     part that was written too."""
