@@ -15,6 +15,8 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints
 
 from admin.models import (
+    AccessReport,
+    ApplyAccessRequest,
     ChangeResult,
     ControllerDescription,
     CreateLinkRequest,
@@ -167,6 +169,16 @@ class Operations:
     ) -> ChangeResult:
         """Have the link broker lead again the partitions without a leader that nobody can be elected for; the copies stay.
         With drop_target_records also where a real broker may have led meanwhile; records that it took are truncated."""
+
+    @operation("GET", "/links/{link}/access", "acl diff")
+    def describe_access(self, link: LinkName) -> AccessReport:
+        """Compare ACLs, client quotas and SCRAM users of the link's clients at both clusters."""
+
+    @operation("POST", "/links/{link}/access:apply", "acl diff")
+    def apply_access(
+        self, link: LinkName, request: ApplyAccessRequest, *, dry_run: bool = False
+    ) -> ChangeResult:
+        """Have the target get the ACLs and quotas that it lacks; nothing that it had before is changed."""
 
     @operation("GET", "/links/{link}/groups", "group list")
     def list_groups(self, link: LinkName) -> list[GroupSummary]:

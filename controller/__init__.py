@@ -1,5 +1,6 @@
 """Decisions about links, mirrors, promotes and groups: pure functions of a state, no input or output.
 
+- `access/`: rights of clients: the ACLs that a link carries over, and who may at the source but not at the target
 - `alter_partition`: one partition of an AlterPartition request, and the request itself
 - `cluster_view`: the parts of the target's metadata image that this package reads
 - `codec`: entities to JSON values and back

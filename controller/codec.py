@@ -13,6 +13,7 @@ from controller.errors import CorruptState, InvalidName
 from controller.groups import GateRecord
 from controller.json_fields import Fields
 from controller.state import (
+    CarriedAcls,
     Entity,
     GroupOffset,
     JsonValue,
@@ -35,6 +36,7 @@ _FORMS: dict[type, Fields[Entity]] = {
     ProducerIdFloor: Fields(ProducerIdFloor, "link"),
     PromoteJob: Fields(PromoteJob, "link", "id"),
     SidecarIdentity: Fields(SidecarIdentity, "broker_id"),
+    CarriedAcls: Fields(CarriedAcls, "link", "resource"),
     MirrorGroup: Fields(MirrorGroup, "link", "group", "gate_state", "offsets"),
 }
 _GATE = Fields(GateRecord, "group")
@@ -59,6 +61,8 @@ def path_of(entity: Entity) -> str:
             return keys.sidecar_identity(entity.broker_id)
         case MirrorGroup():
             return keys.group(entity.link, entity.group)
+        case CarriedAcls():
+            return keys.carried_acls(entity.link, entity.resource)
 
 
 def encode(entity: Entity) -> dict[str, JsonValue]:
@@ -88,6 +92,8 @@ def decode(path: str, value: JsonValue) -> Entity | None:
                 return _FORMS[PromoteJob].read(value, link=link, id=int(job_id))
             case ("links", link, "groups", segment):
                 return _decode_group(link, keys.group_name(segment), value)
+            case ("links", link, "acls", segment):
+                return _FORMS[CarriedAcls].read(value, link=link, resource=keys.acl_resource(segment))
             case ("sidecars", "identities", broker_id):
                 return _FORMS[SidecarIdentity].read(value, broker_id=int(broker_id))
             case _:

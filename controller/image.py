@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from controller import codec, keys
+from controller.access.acls import Resource
 from controller.operations import Delete, Operation, Put, Versioned
 from controller.state import (
     UNBOUND,
+    CarriedAcls,
     Entity,
     JobStatus,
     Link,
@@ -23,6 +25,7 @@ from controller.state import (
     PromoteJob,
     Record,
     Removal,
+    RemoveCarriedAcls,
     RemoveGroup,
     RemoveLink,
     RemoveMirror,
@@ -53,6 +56,7 @@ class ControllerImage:
         self.jobs: dict[tuple[str, int], PromoteJob] = {}
         self.identities: dict[int, SidecarIdentity] = {}
         self.groups: dict[tuple[str, str], MirrorGroup] = {}
+        self.acls: dict[tuple[str, Resource], CarriedAcls] = {}
         self.versions: dict[str, int] = {}  # path -> version in the store
         # Indexes: a link may have thousands of mirrors, and each change asks for one of them.
         self._by_topic: dict[str, tuple[str, str]] = {}
@@ -147,6 +151,7 @@ class ControllerImage:
             *self.jobs.values(),
             *self.identities.values(),
             *self.groups.values(),
+            *self.acls.values(),
         ]
         return {
             path: Versioned(codec.encode(entity), self.versions[path])
@@ -184,6 +189,8 @@ class ControllerImage:
                 self.identities[entity.broker_id] = entity
             case MirrorGroup():
                 self.groups[entity.link, entity.group] = entity
+            case CarriedAcls():
+                self.acls[entity.link, entity.resource] = entity
 
     def _removed(self, record: Removal) -> list[str]:
         """The paths that are deleted, deepest first."""
@@ -194,6 +201,8 @@ class ControllerImage:
                 return [keys.sidecar_identity(record.broker_id)]
             case RemoveGroup():
                 return [keys.group(record.link, record.group)]
+            case RemoveCarriedAcls():
+                return [keys.carried_acls(record.link, record.resource)]
             case RemoveMirror():
                 top = keys.mirror(record.link, record.topic)
             case RemoveLink():
@@ -211,6 +220,8 @@ class ControllerImage:
                 self.identities.pop(record.broker_id, None)
             case RemoveGroup():
                 self.groups.pop((record.link, record.group), None)
+            case RemoveCarriedAcls():
+                self.acls.pop((record.link, record.resource), None)
             case RemoveMirror():
                 self._forget_topic(record.link, record.topic)
                 for table in (self.partitions, self.validations):
@@ -228,6 +239,8 @@ class ControllerImage:
                     del self.jobs[job_key]
                 for group_key in [k for k in self.groups if k[0] == record.link]:
                     del self.groups[group_key]
+                for acl_key in [k for k in self.acls if k[0] == record.link]:
+                    del self.acls[acl_key]
 
     def _forget_topic(self, link: str, topic: str) -> None:
         """The mirror and its index entries. Another link may have the topic's name by now."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from controller.access.acls import Resource
 from controller.errors import InvalidName
 from wire.frames.types import TopicPartition
 
@@ -88,6 +89,17 @@ def group_name(segment: str) -> str:
     if not segment.startswith(_HEX):
         return segment
     return bytes.fromhex(segment.removeprefix(_HEX)).decode("utf-8", "surrogatepass")
+
+
+def carried_acls(link_name: str, resource: Resource) -> str:
+    name = group_segment(resource.name)  # ids of groups and transactions are any text, too
+    return f"{link(link_name)}/acls/{resource.kind.lower()}.{resource.pattern.lower()}.{name}"
+
+
+def acl_resource(segment: str) -> Resource:
+    """The resource of a path segment."""
+    kind, pattern, name = segment.split(".", 2)
+    return Resource(kind.upper(), pattern.upper(), group_name(name))
 
 
 def producer_ids(link_name: str) -> str:

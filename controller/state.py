@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from controller.access.acls import Resource
 from controller.group_phases import GroupPhase
 from controller.groups import GateKind, GateRecord
 from controller.json_fields import ADDED_LATER, WRITTEN_IF_SET
@@ -346,6 +347,24 @@ class MirrorGroup:
     since: int = 0  # wall clock ms of the last phase change
 
 
+class Grant(NamedTuple):
+    """An ACL without its resource, in the words of Kafka's enums."""
+
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarriedAcls:
+    """The ACLs of one resource of the target that a link has made, or is about to make. No other ACL is ever removed."""
+
+    link: str
+    resource: Resource
+    grants: tuple[Grant, ...] = ()  # sorted
+
+
 # Records: what a decision emits and replay applies. An entity as a record means "this is its value now".
 
 
@@ -383,6 +402,14 @@ class RemoveGroup:
     group: str
 
 
+@dataclass(frozen=True, slots=True)
+class RemoveCarriedAcls:
+    """None is left of the resource, or they are the link's no more."""
+
+    link: str
+    resource: Resource
+
+
 Entity = (
     Link
     | MirrorTopic
@@ -392,6 +419,7 @@ Entity = (
     | PromoteJob
     | SidecarIdentity
     | MirrorGroup
+    | CarriedAcls
 )
-Removal = RemoveLink | RemoveMirror | RemovePromoteJob | RemoveSidecar | RemoveGroup
+Removal = RemoveLink | RemoveMirror | RemovePromoteJob | RemoveSidecar | RemoveGroup | RemoveCarriedAcls
 Record = Entity | Removal

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from controller.decide import failovers, groups, mirrors, promotes, validations
+from controller.access.acls import Acl
+from controller.decide import acls, failovers, groups, mirrors, promotes, validations
 from controller.decide.mirrors import Leadership
 from controller.errors import NotFound
 from controller.image import ControllerImage
@@ -156,6 +157,10 @@ class LinkController(ABC):
         await self.decide(
             lambda image: (mirrors.plan_mirror_configs(image, link, topic, create, restore), None)
         )
+
+    async def note_acls(self, link: str, *, add: Iterable[Acl] = (), remove: Iterable[Acl] = ()) -> None:
+        """Before they are made at the target, and after they are removed there."""
+        await self.decide(lambda image: (acls.note_acls(image, link, add=add, remove=remove), None))
 
     async def delete_mirror(
         self, link: str, topic: str, *, force: bool = False, dry_run: bool = False

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
+from controller.access.acls import Resource
 from controller.errors import ControllerError
 from controller.image import ControllerImage, Stamp
 from controller.operations import Versioned
 from controller.state import (
     Record,
     Removal,
+    RemoveCarriedAcls,
     RemoveGroup,
     RemoveLink,
     RemoveMirror,
@@ -203,6 +205,8 @@ def removal_entry(record: Removal) -> list[str | int]:
             return ["sidecar", record.broker_id]
         case RemoveGroup():
             return ["group", record.link, record.group]
+        case RemoveCarriedAcls():
+            return ["acls", record.link, *record.resource]
 
 
 def _removal(entry: list[str | int]) -> Record:
@@ -217,5 +221,7 @@ def _removal(entry: list[str | int]) -> Record:
             return RemoveSidecar(broker_id)
         case ["group", str(link), str(group)]:
             return RemoveGroup(link, group)
+        case ["acls", str(link), str(kind), str(pattern), str(name)]:
+            return RemoveCarriedAcls(link, Resource(kind, pattern, name))
         case _:
             raise ControllerError(f"a removal that this program does not know: {entry}")

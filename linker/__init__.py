@@ -1,6 +1,7 @@
 """The sidecar: configuration, command line, membership, links, promotes and supervision, put together.
 
 - `__main__`: `python -m linker`
+- `access/`: rights, quotas and users of a link's clients: read at both clusters, compared, carried to the target
 - `checks/`: checks: before a change, by doctor, and in the dry run of a promote
 - `cli/`: the command line: `linker`
 - `config/`: the configuration file: sections, properties, secrets, and checks of them

@@ -1,5 +1,6 @@
 """Requests and answers of the admin API: one vocabulary for service, HTTP API, client and CLI.
 
+- `acls`: rights, quotas and users of a link's clients: the difference between source and target
 - `common`: names, patterns and the base of all models
 - `fleet`: sidecars and the link controller
 - `groups`: consumer groups of a link
@@ -13,6 +14,16 @@
 from __future__ import annotations
 
 from admin.base import LINK_NAME_PATTERN, TOPIC_NAME_PATTERN, LinkName, TopicName
+from admin.models.acls import (
+    AccessReport,
+    AclRow,
+    AclSyncStatus,
+    ApplyAccessRequest,
+    LackingRight,
+    LeftOutAcl,
+    MissingScramUser,
+    QuotaRow,
+)
 from admin.models.common import (
     Action,
     ChangeResult,
@@ -26,6 +37,7 @@ from admin.models.common import (
     ReadsPolicy,
     Traffic,
     patterns,
+    principal_rules,
 )
 from admin.models.fleet import (
     ControllerDescription,
@@ -96,7 +108,11 @@ __all__ = [
     "LINK_NAME_PATTERN",
     "SEVERITY",
     "TOPIC_NAME_PATTERN",
+    "AccessReport",
+    "AclRow",
+    "AclSyncStatus",
     "Action",
+    "ApplyAccessRequest",
     "ChangeResult",
     "Check",
     "CheckResult",
@@ -124,8 +140,10 @@ __all__ = [
     "GroupsStatus",
     "Health",
     "HeldReader",
+    "LackingRight",
     "LagReport",
     "LeaseHolder",
+    "LeftOutAcl",
     "LinkDescription",
     "LinkName",
     "LinkOptions",
@@ -137,6 +155,7 @@ __all__ = [
     "MirrorDescription",
     "MirrorState",
     "MirrorSummary",
+    "MissingScramUser",
     "Model",
     "MovingPartition",
     "OpenTransaction",
@@ -153,6 +172,7 @@ __all__ = [
     "PromoteRequest",
     "PromoteTopic",
     "PromoteValidation",
+    "QuotaRow",
     "ReadsPolicy",
     "ReplicaStatus",
     "SidecarDescription",
@@ -168,5 +188,6 @@ __all__ = [
     "UpdateLinkRequest",
     "WaitingCommand",
     "patterns",
+    "principal_rules",
     "worst_state",
 ]

@@ -90,6 +90,49 @@ def _check_patterns(text: str) -> str:
 Patterns = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(_check_patterns)]
 
 
+def principal_rules(text: str) -> list[tuple[str, str]]:
+    """Rules `expression=>replacement`, separated by semicolons; ValueError names the one that is none."""
+    found = []
+    for rule in (one.strip() for one in text.split(";")):
+        if not rule:
+            continue
+        expression, arrow, replacement = rule.partition("=>")
+        if not arrow or not replacement.strip():
+            raise ValueError(f"{rule!r} is no rule: write EXPRESSION=>REPLACEMENT, as in User:a=>User:b")
+        try:
+            re.compile(expression.strip()).sub(replacement.strip(), "")
+        except (re.error, IndexError) as error:
+            raise ValueError(f"{rule!r} is no rule: {error}") from None
+        found.append((expression.strip(), replacement.strip()))
+    return found
+
+
+def _check_principal_rules(text: str) -> str:
+    principal_rules(text)
+    return text
+
+
+PrincipalRules = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(_check_principal_rules)]
+
+
+def _words(text: str, known: frozenset[str], what: str) -> str:
+    words = [one.strip().lower() for one in text.split(",") if one.strip()]
+    unknown = sorted(set(words) - known)
+    if unknown or not words:
+        raise ValueError(f"{', '.join(unknown) or 'nothing'}: {what} are {', '.join(sorted(known))}")
+    return ",".join(dict.fromkeys(words))
+
+
+ACL_RESOURCES = frozenset({"topic", "group", "transactional_id", "cluster"})
+ACL_OPERATIONS = frozenset(
+    {"all", "read", "write", "create", "delete", "alter", "describe", "describe_configs", "alter_configs"}
+    | {"idempotent_write", "two_phase_commit"}
+)
+AclResources = Annotated[str, AfterValidator(lambda text: _words(text, ACL_RESOURCES, "resources"))]
+AclOperations = Annotated[str, AfterValidator(lambda text: _words(text, ACL_OPERATIONS, "operations"))]
+AclSync = Literal["follow", "report", "off"]
+
+
 GroupPromotePolicy = Literal["manual", "auto"]
 
 

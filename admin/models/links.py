@@ -13,12 +13,17 @@ from pydantic import (
 from admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
 from admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
 from admin.base import LinkName
+from admin.models.acls import AclSyncStatus
 from admin.models.common import (
+    AclOperations,
+    AclResources,
+    AclSync,
     Forwarding,
     GateChoice,
     GroupPromotePolicy,
     Model,
     Patterns,
+    PrincipalRules,
     Rate,
     ReadsPolicy,
     Traffic,
@@ -113,6 +118,35 @@ class LinkOptions(Model):
         default="", description="Client ids whose reads are never held; stronger than unpromoted_reads_hold."
     )
 
+    acl_sync: AclSync = Field(
+        default="report",
+        description="ACLs of the source: follow: made and removed at the target as well; report: compared only; off.",
+    )
+    acl_sync_interval_ms: int = Field(
+        default=10_000, ge=1000, le=3_600_000, description="How often ACLs of both clusters are compared."
+    )
+    acl_resources: AclResources = Field(
+        default="topic,group,transactional_id",
+        description="Kinds of resources whose ACLs are carried; of cluster IdempotentWrite alone.",
+    )
+    acl_operations: AclOperations = Field(
+        default="all", description="Operations whose ACLs are carried, comma-separated; all: every one."
+    )
+    acl_principals_include: Patterns = Field(
+        default=".*",
+        description="Principals whose ACLs are carried: regular expressions, each of a whole principal (User:name).",
+    )
+    acl_principals_exclude: Patterns = Field(default="", description="Of those, the ones whose are not.")
+    acl_names_include: Patterns = Field(
+        default=".*", description="Names, or prefixes, of the resources whose ACLs are carried."
+    )
+    acl_names_exclude: Patterns = Field(default="", description="Of those, the ones whose are not.")
+    acl_principals_map: PrincipalRules = Field(
+        default="",
+        description="Principals that are called otherwise at the target: EXPRESSION=>REPLACEMENT; the first that matches a "
+        "whole principal counts. Rules are separated by semicolons; \\1 is the first group of the expression.",
+    )
+
 
 class LinkOptionsUpdate(Model):
     """Only what is given changes. validation_interval_ms is changed by PATCH /v1/links/{link}/validation."""
@@ -145,6 +179,15 @@ class LinkOptionsUpdate(Model):
     unpromoted_reads: ReadsPolicy | None = None
     unpromoted_reads_hold: Patterns | None = None
     unpromoted_reads_allow: Patterns | None = None
+    acl_sync: AclSync | None = None
+    acl_sync_interval_ms: int | None = Field(default=None, ge=1000, le=3_600_000)
+    acl_resources: AclResources | None = None
+    acl_operations: AclOperations | None = None
+    acl_principals_include: Patterns | None = None
+    acl_principals_exclude: Patterns | None = None
+    acl_names_include: Patterns | None = None
+    acl_names_exclude: Patterns | None = None
+    acl_principals_map: PrincipalRules | None = None
 
     def named(self) -> dict[str, Any]:
         """What is to be changed. A field that is null is not named: clients may send all of them."""
@@ -197,5 +240,6 @@ class LinkDescription(LinkSummary):
     options: LinkOptions
     forwarding: Forwarding
     traffic: Traffic
+    acls: AclSyncStatus | None = None
     created_at: datetime
     source_unavailable_since: datetime | None = None

@@ -1,5 +1,6 @@
 """Decisions: functions of the image that return records, and refuse by raising.
 
+- `acls`: the ACLs that a link has made at the target
 - `failovers`: a failover: the source is dead, and the target takes over at the end of its replicas
 - `groups`: mirrored groups: discovery, promote, demote
 - `mirrors`: links, mirror topics and the phases of their partitions

@@ -1,5 +1,7 @@
 """The command line: `linker`.
 
+- `acl`: `linker acl ...`
+- `acl_tables`: rights, quotas and users as tables for people
 - `app`: the command tree, and the commands that stand at its root
 - `controller`: `linker controller ...`
 - `departing`: following a sidecar that drains or leaves: a line that is redrawn on a terminal, lines elsewhere; on

@@ -10,7 +10,7 @@ import typer
 
 import linker
 from linker import __version__
-from linker.cli import controller, group, link, mirror, sidecar, store, tables, validate, verdict
+from linker.cli import acl, controller, group, link, mirror, sidecar, store, tables, validate, verdict
 from linker.cli.examine import examine
 from linker.cli.options import DEFAULT_URL, AdminUrl, Output, TokenFile, connect, usage
 from linker.cli.output import Format, emit
@@ -27,6 +27,7 @@ app = typer.Typer(
 app.add_typer(link.app, name="link")
 app.add_typer(mirror.app, name="mirror")
 app.add_typer(group.app, name="group")
+app.add_typer(acl.app, name="acl")
 app.add_typer(sidecar.app, name="sidecar")
 app.add_typer(controller.app, name="controller")
 app.add_typer(store.app, name="store")

@@ -15,6 +15,7 @@ from linker.manual_steps import undo_source_fence
 
 if TYPE_CHECKING:
     from admin.models import (
+        AclSyncStatus,
         ChangeResult,
         ControllerDescription,
         FleetStatus,
@@ -83,11 +84,21 @@ def link(one: LinkDescription) -> str:
                 one.source_unavailable_since and f"since {one.source_unavailable_since.isoformat()}",
             ),
             ("traffic", traffic(one.traffic)),
+            ("acls", one.acls and acls(one.acls)),
             *[(name.replace("_", " "), value) for name, value in one.options.model_dump().items()],
         ]
     )
     properties = columns(("PROPERTY", "VALUE"), sorted(one.properties.items()))
     return f"{head}\n\n{properties}"
+
+
+def acls(one: AclSyncStatus) -> str:
+    told = f"{one.mode}: {one.missing} missing at the target, {one.carried} carried"
+    return (
+        told
+        + (f", {one.left_out} left out" if one.left_out else "")
+        + (f"; {one.trouble}" if one.trouble else "")
+    )
 
 
 def forwarding(one: Forwarding) -> str:

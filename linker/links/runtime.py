@@ -22,6 +22,8 @@ from fleet.fleet_controller import FleetController
 from fleet.link_controller import LinkController
 from fleet.progress import copy_lag
 from fleet.shared_controller import NotTheController
+from linker.access.keeper import AclKeeper
+from linker.access.options import ACL_OPTIONS
 from linker.config.cluster_addresses import not_found
 from linker.config.link_secrets import LinkSecrets
 from linker.links.bring_up import BringUp
@@ -63,7 +65,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _UNUSABLE_FOR = 5.0  # until it is tried again whether the source can be asked
 _LOOK_AGAIN = 1.0
 #: Options that a link at work follows as soon as they are written; for any other it has to begin anew.
-LIVE_OPTIONS = frozenset({RATE_OPTION, BESIDE_WRITES, INTERVAL_OPTION}) | GROUP_OPTIONS
+LIVE_OPTIONS = frozenset({RATE_OPTION, BESIDE_WRITES, INTERVAL_OPTION}) | GROUP_OPTIONS | ACL_OPTIONS
 
 
 class LinkRuntime:
@@ -146,6 +148,7 @@ class LinkRuntime:
         )
         self.watch = SourceWatch(link.name, self.source, controller)
         self.configs = ConfigKeeper(link.name, self.source, target, controller, link_brokers)
+        self.acls = AclKeeper(link.name, self.source, target, controller, link_brokers)
         self._copied = ChainMap(self.fetcher.partitions, self.stand_in.partitions)
         self.copies = Copies(link.name, self._copied, target, head)
         self.validation = LinkValidator(
@@ -286,6 +289,7 @@ class LinkRuntime:
             self._reign.rule(self.groups.run(), "groups")
             self._reign.rule(self.validation.run(), "validation")
             self._reign.rule(self.configs.run(), "configs")
+            self._reign.rule(self._follow_acls(), "ACLs")
             self._reign.rule(self._look_at_starts(), "where replicas start")
             self._reign.rule(self.fence_debts.task.run(), self.fence_debts.task.name)
             for mirror in self.controller.image.link_mirrors(self.name):
@@ -298,6 +302,10 @@ class LinkRuntime:
 
     async def _versions(self) -> tuple[str | None, str | None]:
         return await kafka_version(self.source), await kafka_version(self.target.cluster)
+
+    async def _follow_acls(self) -> None:
+        await self._verified.wait()
+        await self.acls.run()
 
     async def _look_at_starts(self) -> None:
         await self._verified.wait()

@@ -30,7 +30,7 @@ _EVERYBODY, _ANYWHERE = "User:*", "*"
 _POLL = 0.02
 
 
-class Acl(NamedTuple):
+class TopicAcl(NamedTuple):
     """Of a topic. `pattern` is a PatternType, `operation` an AclOperation, `permission` an AclPermissionType."""
 
     pattern: int
@@ -46,14 +46,14 @@ class Acl(NamedTuple):
         return self.name in (topic, "*")
 
 
-def fence_of(topic: str) -> Acl:
+def fence_of(topic: str) -> TopicAcl:
     """What closes it."""
-    return Acl(_LITERAL, topic, _EVERYBODY, _ANYWHERE, WRITE, _DENY)
+    return TopicAcl(_LITERAL, topic, _EVERYBODY, _ANYWHERE, WRITE, _DENY)
 
 
 async def topic_acls(
     cluster: Cluster, node: int | None, *, timeout: float, fences: bool = False
-) -> list[Acl]:
+) -> list[TopicAcl]:
     """As one broker's authorizer has them; with `fences` only those that look like ours. BrokerError with the code if
     it does not tell: SECURITY_DISABLED without an authorizer, CLUSTER_AUTHORIZATION_FAILED without DESCRIBE on
     Cluster."""
@@ -73,7 +73,7 @@ async def topic_acls(
     )
     _check(cluster, "describe_acls", int(answer.error_code), "does not tell its ACLs")
     return [
-        Acl(
+        TopicAcl(
             int(resource.pattern_type),
             str(resource.resource_name),
             str(acl.principal),

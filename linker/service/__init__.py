@@ -1,5 +1,6 @@
 """The service behind the admin API: requests become checks, decisions and work for the links.
 
+- `access`: rights, quotas and users of a link's clients: compared, and carried to the target
 - `base`: look-ups and helpers that all parts of the service share
 - `failovers`: planning and starting failovers: for a source that is dead
 - `fleet`: the fleet as people drive it: draining and leaving
@@ -15,6 +16,7 @@
 - `validations`: starting, following and ending validations; the continuous one is an option of its link
 """
 
+from linker.service.access import AccessChanges
 from linker.service.failovers import Failovers
 from linker.service.groups import Groups
 from linker.service.links import LinkChanges
@@ -24,5 +26,7 @@ from linker.service.promotes import Promotes
 from linker.service.repairs import MirrorRepairs
 
 
-class SidecarService(LinkChanges, MirrorChanges, MirrorRepairs, Promotes, Failovers, Groups, Overview):
+class SidecarService(
+    LinkChanges, MirrorChanges, MirrorRepairs, Promotes, Failovers, Groups, AccessChanges, Overview
+):
     """The service of one sidecar."""

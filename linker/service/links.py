@@ -20,6 +20,7 @@ from controller.decide.source_fence import owed_topics
 from controller.errors import Refused
 from controller.plan.producer_ids import BLOCK, plan
 from fleet.link_controller import wall_clock_ms
+from linker.access.report import sync_status
 from linker.checks import preflight
 from linker.config.cluster_addresses import OF_A_LINK, check_addresses
 from linker.config.link_secrets import LinkSecrets
@@ -128,6 +129,7 @@ class LinkChanges(ServiceBase):
             options=LinkOptions.model_validate(dict(self._image.links[link].options)),
             forwarding=view.forwarding(runtime),
             traffic=traffic(runtime, self._sidecar.fleet.head),
+            acls=sync_status(runtime),
             created_at=view.moment(runtime.link.created_at),
             source_unavailable_since=None
             if since is None

@@ -20,6 +20,7 @@ from controller.decide.source_fence import owed_topics
 from controller.phases import ENDED, PROMOTING, Phase
 from controller.plan.topic_configs import at_promote
 from controller.state import MirrorTopic, same_source_topic
+from linker.access.report import who_may_not
 from linker.checks import preflight
 from linker.checks.beginning_again import instead, why_not
 from linker.checks.holdings import Held, drop_actions, holdings, lost_records, warnings
@@ -72,7 +73,8 @@ class MirrorChanges(ServiceBase):
                 )
                 for mirror in planned.mirrors
             ],
-            warnings=[finding.detail for finding in planned.findings if not finding.fatal],
+            warnings=[finding.detail for finding in planned.findings if not finding.fatal]
+            + (await who_may_not(runtime, request.topics) if dry_run else []),
         )
 
     def _refuse_existing(self, runtime: LinkRuntime, topic: str) -> None:

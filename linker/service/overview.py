@@ -17,6 +17,7 @@ from admin.models import (
 )
 from controller.phases import ENDED
 from controller.state import JobStatus, MirrorTopic
+from linker.access.report import access_checks
 from linker.checks import preflight
 from linker.checks.beginning_again import instead, why_not
 from linker.checks.doctor import (
@@ -231,6 +232,7 @@ class Overview(FleetService):
             checks += await rehearse(runtime)
             checks += await left_behind.look(runtime)
             checks += await self._examined(runtime)
+            checks += await access_checks(runtime, open_topics)
         guard = runtime.producer_ids
         if guard.allowed:
             result = CheckResult.WARN if guard.low or guard.trouble else CheckResult.OK

@@ -21,6 +21,7 @@ from controller.judge import late_starts
 from controller.phases import ENDED, LED_ELSEWHERE
 from controller.state import ValidationPolicy
 from groups.excluded import in_one_line
+from linker.access.report import who_may_not
 from linker.checks import missing_records, preflight
 from linker.checks.replication_factor import few_replicas, target_default
 from linker.links import status as view
@@ -74,6 +75,7 @@ class Promotes(Validations):
         configs = await self._configs(runtime, topics)
         warnings += await self._as_doctor_says(runtime, topics)
         warnings += await self._open_transactions(runtime, topics)
+        warnings += await who_may_not(runtime, topics)
         warnings += [
             f"group {group} is on its way back to the source: its demote is given up when one of its topics is promoted"
             for group in group_decisions.returning(self._image, link, topics)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller import codec, keys
+from controller.access.acls import Resource
 from controller.decide import mirrors
 from controller.decide.mirrors import Leadership
 from controller.errors import (
@@ -45,7 +46,9 @@ from controller.phases import (
 )
 from controller.state import (
     Attempt,
+    CarriedAcls,
     EvidenceStatus,
+    Grant,
     GroupMove,
     GroupOffset,
     GroupPolicy,
@@ -174,6 +177,11 @@ IDENTITY = SidecarIdentity(
     broker_id=900, incarnation_id=b"\x05" * 16, log_dir_id=b"\x06" * 16, broker_epoch=12
 )
 ENTITIES = [
+    CarriedAcls(
+        link="l",
+        resource=Resource("TRANSACTIONAL_ID", "PREFIXED", "a/b *"),
+        grants=(Grant("User:a", "*", "WRITE", "ALLOW"), Grant("User:b", "10.0.0.1", "ALL", "DENY")),
+    ),
     Link(name="l", source_cluster_id="c", properties={"a": "b"}, options={"x": [1, None]}, created_at=4),
     MirrorTopic(
         link="l",

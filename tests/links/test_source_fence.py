@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from linker.promote.source_fence import Acl, AclSourceFence, check_source_fence, fence_of
+from linker.promote.source_fence import AclSourceFence, TopicAcl, check_source_fence, fence_of
 from tests.fakes import FakeCluster
 from tests.links.conftest import client
 from wire.errors import BrokerError, LinkerError
 
 TOPIC, LITERAL, PREFIXED, ALLOW, DENY, READ, WRITE, ANY = 2, 3, 4, 3, 2, 3, 4, 1
-APP = Acl(PREFIXED, "ord", "User:app", "*", READ, ALLOW)
+APP = TopicAcl(PREFIXED, "ord", "User:app", "*", READ, ALLOW)
 
 
 @dataclass
@@ -23,8 +23,8 @@ class Authorizer:
     """Of a fake cluster: what is written, and which brokers have not heard of it."""
 
     cluster: FakeCluster
-    acls: set[Acl] = field(default_factory=set)
-    seen: dict[int, set[Acl]] = field(default_factory=dict)
+    acls: set[TopicAcl] = field(default_factory=set)
+    seen: dict[int, set[TopicAcl]] = field(default_factory=dict)
     error: int = 0
     asked: list[str] = field(default_factory=list)
 
@@ -74,7 +74,7 @@ class Authorizer:
         for one in request.entity.creations:
             if not self.error:
                 self.acls.add(
-                    Acl(
+                    TopicAcl(
                         one.resource_pattern_type,
                         one.resource_name,
                         one.principal,
@@ -90,7 +90,7 @@ class Authorizer:
         results = []
         for one in request.entity.filters:
             assert (one.pattern_type_filter, one.resource_type_filter) == (LITERAL, TOPIC)
-            mine = Acl(
+            mine = TopicAcl(
                 one.pattern_type_filter,
                 one.resource_name_filter,
                 one.principal_filter,
@@ -166,7 +166,7 @@ async def test_what_is_in_the_way_is_said_before(source: FakeCluster) -> None:
         assert await check_source_fence(cluster, {"payments": 2}, 256), (
             "its own fence is no ACL of its clients"
         )
-        authorizer.acls.add(Acl(LITERAL, "*", "User:app", "*", READ, ALLOW))
+        authorizer.acls.add(TopicAcl(LITERAL, "*", "User:app", "*", READ, ALLOW))
         assert await check_source_fence(cluster, {"payments": 2}, 256) == []
         [parts] = await check_source_fence(cluster, {"orders": 257}, 256)
         assert "promoted in parts of 256" in parts.detail
@@ -191,4 +191,4 @@ async def test_what_is_in_the_way_is_said_before(source: FakeCluster) -> None:
     ],
 )
 def test_which_topics_an_acl_is_of(pattern: int, name: str, binds: bool) -> None:
-    assert Acl(pattern, name, "User:app", "*", READ, ALLOW).binds("orders") is binds
+    assert TopicAcl(pattern, name, "User:app", "*", READ, ALLOW).binds("orders") is binds

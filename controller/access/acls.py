@@ -1,0 +1,108 @@
+"""An ACL as Kafka has it, and the answer of Kafka's authorizer to a question.
+
+The rules are those of StandardAuthorizerData in Kafka: a DENY beats every ALLOW, some operations imply others, and
+`*` is a name of its own for resources, principals and hosts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+ANY: Final = "*"
+EVERYBODY: Final = "User:*"
+TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = "TOPIC", "GROUP", "CLUSTER", "TRANSACTIONAL_ID"
+LITERAL, PREFIXED = "LITERAL", "PREFIXED"
+ALLOW, DENY = "ALLOW", "DENY"
+ALL: Final = "ALL"
+
+#: An ALLOW of one of these is an ALLOW of the key, too.
+_IMPLIED_BY: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        "DESCRIBE": frozenset({"READ", "WRITE", "DELETE", "ALTER"}),
+        "DESCRIBE_CONFIGS": frozenset({"ALTER_CONFIGS"}),
+    }
+)
+
+
+class Resource(NamedTuple):
+    """The name or the prefix that an ACL is about."""
+
+    kind: str
+    pattern: str
+    name: str
+
+    @property
+    def everything(self) -> bool:
+        """Whether it is about every resource of its kind."""
+        return self.pattern == LITERAL and self.name == ANY
+
+    def covers(self, name: str) -> bool:
+        """Whether it is about the resource of that name."""
+        if self.pattern == PREFIXED:
+            return name.startswith(self.name)
+        return self.name in (name, ANY)
+
+    def __str__(self) -> str:
+        prefix = "prefix " if self.pattern == PREFIXED else ""
+        return f"{self.kind} {prefix}{self.name}"
+
+
+class Acl(NamedTuple):
+    """One ACL. The words are those of Kafka's enums (ResourceType, PatternType, AclOperation, AclPermissionType)."""
+
+    resource: Resource
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+    def __str__(self) -> str:
+        host = "" if self.host == ANY else f" from {self.host}"
+        return f"{self.principal} {self.permission} {self.operation}{host} on {self.resource}"
+
+
+class AclSet:
+    """The ACLs of one cluster, and its authorizer's answers."""
+
+    def __init__(self, acls: Iterable[Acl]) -> None:
+        self.all = frozenset(acls)
+        self._literal: dict[tuple[str, str], list[Acl]] = defaultdict(list)
+        self._prefixed: dict[str, dict[str, list[Acl]]] = defaultdict(lambda: defaultdict(list))
+        for acl in self.all:
+            kind, pattern, name = acl.resource
+            if pattern == PREFIXED:
+                self._prefixed[kind][name].append(acl)
+            else:
+                self._literal[kind, name].append(acl)
+
+    def about(self, kind: str, name: str) -> Iterator[Acl]:
+        """Those that decide about one resource."""
+        yield from self._literal.get((kind, name), ())
+        if name != ANY:
+            yield from self._literal.get((kind, ANY), ())
+        for prefix, acls in self._prefixed.get(kind, {}).items():
+            if name.startswith(prefix):
+                yield from acls
+
+    def allows(self, principal: str, operation: str, kind: str, name: str, host: str = ANY) -> bool:
+        """Whether the principal may. Super users and `allow.everyone.if.no.acl.found` are not known here: brokers do not
+        tell these settings."""
+        return allowed(list(self.about(kind, name)), principal, operation, host)
+
+
+def allowed(acls: Iterable[Acl], principal: str, operation: str, host: str = ANY) -> bool:
+    """The authorizer's answer, from the ACLs about one resource. The host `*` asks for all hosts."""
+    found = False
+    enough = _IMPLIED_BY.get(operation, frozenset()) | {operation, ALL}
+    for acl in acls:
+        if acl.principal not in (principal, EVERYBODY) or acl.host not in (host, ANY):
+            continue
+        if acl.permission == DENY:
+            if acl.operation in (operation, ALL):
+                return False
+        elif acl.operation in enough:
+            found = True
+    return found

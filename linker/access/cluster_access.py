@@ -1,0 +1,216 @@
+"""ACLs, client quotas and SCRAM users of one cluster, read and changed.
+
+The source needs DESCRIBE on Cluster for ACLs and SCRAM users, and DESCRIBE_CONFIGS on Cluster for quotas. The target
+needs ALTER and ALTER_CONFIGS on Cluster besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from controller.access.acls import Acl, Resource
+from controller.access.quotas import Entity
+from wire.client.cluster import Cluster
+from wire.errors import BrokerError, MalformedFrame, error_name
+from wire.frames.error_codes import RESOURCE_NOT_FOUND, SECURITY_DISABLED
+
+_TIMEOUT: Final = 10.0
+_AT_ONCE: Final = 500
+_ANY: Final = 1
+
+_KINDS: Final = {
+    2: "TOPIC",
+    3: "GROUP",
+    4: "CLUSTER",
+    5: "TRANSACTIONAL_ID",
+    6: "DELEGATION_TOKEN",
+    7: "USER",
+}
+_PATTERNS: Final = {3: "LITERAL", 4: "PREFIXED"}
+_OPERATIONS: Final = {
+    2: "ALL",
+    3: "READ",
+    4: "WRITE",
+    5: "CREATE",
+    6: "DELETE",
+    7: "ALTER",
+    8: "DESCRIBE",
+    9: "CLUSTER_ACTION",
+    10: "DESCRIBE_CONFIGS",
+    11: "ALTER_CONFIGS",
+    12: "IDEMPOTENT_WRITE",
+    13: "CREATE_TOKENS",
+    14: "DESCRIBE_TOKENS",
+    15: "TWO_PHASE_COMMIT",
+}
+_PERMISSIONS: Final = {2: "DENY", 3: "ALLOW"}
+_MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+
+
+def _code(names: Mapping[int, str], name: str) -> int:
+    return next(code for code, one in names.items() if one == name)
+
+
+class NoAuthorizer(BrokerError):
+    """The cluster has no authorizer: everybody may do everything."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(SECURITY_DISABLED, message=f"{cluster.name} has no authorizer", api="describe_acls")
+        self.cluster = cluster
+
+
+async def read_acls(cluster: Cluster, *, node: int | None = None) -> frozenset[Acl]:
+    """All ACLs, as one broker has them. NoAuthorizer; BrokerError CLUSTER_AUTHORIZATION_FAILED without DESCRIBE on Cluster.
+    ACLs of kinds that this program does not know are left out."""
+    answer = await cluster.call(
+        "describe_acls",
+        {
+            "resource_type_filter": _ANY,
+            "resource_name_filter": None,
+            "pattern_type_filter": _ANY,
+            "principal_filter": None,
+            "host_filter": None,
+            "operation": _ANY,
+            "permission_type": _ANY,
+        },
+        node_id=node,
+        timeout=_TIMEOUT,
+    )
+    code = int(answer.error_code)
+    if code == SECURITY_DISABLED:
+        raise NoAuthorizer(cluster)
+    _check(cluster, "describe_acls", code, "does not tell its ACLs")
+    found: set[Acl] = set()
+    for resource in answer.resources:
+        kind = _KINDS.get(int(resource.resource_type))
+        # Brokers before 2.0 have no pattern types: all of theirs are literal.
+        pattern = _PATTERNS.get(int(getattr(resource, "pattern_type", 3)))
+        if kind is None or pattern is None:
+            continue
+        about = Resource(kind, pattern, str(resource.resource_name))
+        for one in resource.acls:
+            operation = _OPERATIONS.get(int(one.operation))
+            permission = _PERMISSIONS.get(int(one.permission_type))
+            if operation is not None and permission is not None:
+                found.add(Acl(about, str(one.principal), str(one.host), operation, permission))
+    return frozenset(found)
+
+
+async def create_acls(cluster: Cluster, acls: Sequence[Acl], *, node: int | None = None) -> None:
+    """In this order; BrokerError for the first that is refused. One that exists already is no error."""
+    for first in range(0, len(acls), _AT_ONCE):
+        part = acls[first : first + _AT_ONCE]
+        answer = await cluster.call(
+            "create_acls", {"creations": [_creation(acl) for acl in part]}, node_id=node, timeout=_TIMEOUT
+        )
+        _same_number(cluster, "create_acls", answer.results, part)
+        for acl, result in zip(part, answer.results, strict=True):
+            _check(
+                cluster, "create_acls", int(result.error_code), f"does not take {acl}", result.error_message
+            )
+
+
+async def delete_acls(cluster: Cluster, acls: Sequence[Acl], *, node: int | None = None) -> None:
+    """Exactly these, in this order; BrokerError for the first that is refused. One that is gone already is no error."""
+    for first in range(0, len(acls), _AT_ONCE):
+        part = acls[first : first + _AT_ONCE]
+        answer = await cluster.call(
+            "delete_acls", {"filters": [_filter(acl) for acl in part]}, node_id=node, timeout=_TIMEOUT
+        )
+        _same_number(cluster, "delete_acls", answer.filter_results, part)
+        for acl, result in zip(part, answer.filter_results, strict=True):
+            what = f"does not remove {acl}"
+            _check(cluster, "delete_acls", int(result.error_code), what, result.error_message)
+
+
+def _creation(acl: Acl) -> dict[str, object]:
+    return {
+        "resource_type": _code(_KINDS, acl.resource.kind),
+        "resource_name": acl.resource.name,
+        "resource_pattern_type": _code(_PATTERNS, acl.resource.pattern),
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": _code(_OPERATIONS, acl.operation),
+        "permission_type": _code(_PERMISSIONS, acl.permission),
+    }
+
+
+def _filter(acl: Acl) -> dict[str, object]:
+    return {
+        "resource_type_filter": _code(_KINDS, acl.resource.kind),
+        "resource_name_filter": acl.resource.name,
+        "pattern_type_filter": _code(_PATTERNS, acl.resource.pattern),
+        "principal_filter": acl.principal,
+        "host_filter": acl.host,
+        "operation": _code(_OPERATIONS, acl.operation),
+        "permission_type": _code(_PERMISSIONS, acl.permission),
+    }
+
+
+async def read_quotas(cluster: Cluster, *, node: int | None = None) -> dict[Entity, dict[str, float]]:
+    """All client quotas; BrokerError, or UnsupportedApi before Kafka 2.6."""
+    answer = await cluster.call(
+        "describe_client_quotas", {"components": [], "strict": False}, node_id=node, timeout=_TIMEOUT
+    )
+    code = int(answer.error_code)
+    _check(cluster, "describe_client_quotas", code, "does not tell its quotas", answer.error_message)
+    found: dict[Entity, dict[str, float]] = {}
+    for entry in answer.entries or ():
+        entity = Entity(tuple(sorted((one.entity_type, one.entity_name) for one in entry.entity)))
+        found[entity] = {one.key: one.value for one in entry.values}
+    return found
+
+
+async def set_quotas(
+    cluster: Cluster, quotas: Mapping[Entity, Mapping[str, float]], *, node: int | None = None
+) -> None:
+    """Add these values; BrokerError for the first entity that is refused."""
+    if not quotas:
+        return
+    entries = [
+        {
+            "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.parts],
+            "ops": [{"key": key, "value": value, "remove": False} for key, value in values.items()],
+        }
+        for entity, values in quotas.items()
+    ]
+    answer = await cluster.call(
+        "alter_client_quotas", {"entries": entries, "validate_only": False}, node_id=node, timeout=_TIMEOUT
+    )
+    for entry in answer.entries:
+        named = Entity(tuple(sorted((one.entity_type, one.entity_name) for one in entry.entity)))
+        what = f"does not take the quotas of {named}"
+        _check(cluster, "alter_client_quotas", int(entry.error_code), what, entry.error_message)
+
+
+async def read_scram_users(cluster: Cluster, *, node: int | None = None) -> dict[str, set[str]]:
+    """Users with SCRAM credentials, and their mechanisms; BrokerError, or UnsupportedApi before Kafka 2.7."""
+    answer = await cluster.call(
+        "describe_user_scram_credentials", {"users": None}, node_id=node, timeout=_TIMEOUT
+    )
+    code = int(answer.error_code)
+    if code == RESOURCE_NOT_FOUND:
+        return {}
+    _check(cluster, "describe_user_scram_credentials", code, "does not tell its users", answer.error_message)
+    return {
+        str(one.user): {
+            _MECHANISMS[int(info.mechanism)]
+            for info in one.credential_infos
+            if int(info.mechanism) in _MECHANISMS
+        }
+        for one in answer.results
+        if int(one.error_code) == 0
+    }
+
+
+def _check(cluster: Cluster, api: str, code: int, what: str, message: str | None = None) -> None:
+    if code:
+        told = message or error_name(code)
+        raise BrokerError(code, message=f"{cluster.name} {what} ({told})", api=api)
+
+
+def _same_number(cluster: Cluster, api: str, results: Sequence[Any], asked: Iterable[Acl]) -> None:
+    wanted = len(list(asked))
+    if len(results) != wanted:
+        raise MalformedFrame(f"{cluster.name} answered {len(results)} ACLs of {wanted}", api=api)

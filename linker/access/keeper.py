@@ -1,0 +1,181 @@
+"""AclKeeper follows the source's ACLs at the target, for one link; only the link controller does it.
+
+An ACL is noted in the link's state before it is made at the target. The note is the only sign that it is the link's, so
+an ACL that the target had before is never removed. A removal at the source has to be seen twice: one broker that is
+behind, or that was just started, must not take rights from clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from controller.access.acls import Acl, AclSet
+from controller.access.carry import AclPlan, AclRules, Selection, plan, select
+from controller.decide.acls import carried
+from controller.phases import LED_ELSEWHERE
+from fleet.link_controller import LinkController, wall_clock_ms
+from linker.access.cluster_access import NoAuthorizer, create_acls, delete_acls, read_acls
+from linker.access.options import acl_options
+from linker.membership import TargetCluster
+from wire.client.cluster import Cluster
+from wire.errors import BrokerError, LinkerError
+
+log = logging.getLogger(__name__)
+
+_CONFIRM_AFTER: Final = 3.0
+_AT_ONCE: Final = 200  # ACLs noted in one commit
+_TOLD: Final = 20  # lines of the log in one round
+
+
+@dataclass(frozen=True, slots=True)
+class AclState:
+    """The outcome of the last comparison."""
+
+    plan: AclPlan
+    selection: Selection
+    source: AclSet
+    target: AclSet
+
+
+class AclKeeper:
+    """That of one link."""
+
+    def __init__(
+        self,
+        link: str,
+        source: Cluster,
+        target: TargetCluster,
+        controller: LinkController,
+        link_brokers: Callable[[], frozenset[int]],
+    ) -> None:
+        self._link = link
+        self._source = source
+        self._target = target
+        self._controller = controller
+        self._link_brokers = link_brokers
+        self._to_confirm: frozenset[Acl] = frozenset()
+        self._turn = asyncio.Lock()
+        self._wake = asyncio.Event()
+        #: Why ACLs are not compared, or not carried; None while all is well.
+        self.trouble: str | None = None
+        #: Wall clock milliseconds of the last comparison that went well.
+        self.compared_at: int | None = None
+        self.last: AclState | None = None
+
+    @property
+    def rules(self) -> AclRules:
+        return acl_options(self._controller.image.links[self._link].options)[1]
+
+    def topics(self) -> frozenset[str]:
+        """Mirrors that real brokers of the target do not lead yet: from then on their ACLs are the target's alone."""
+        image = self._controller.image
+        found = set()
+        for mirror in image.link_mirrors(self._link):
+            states = image.topic_partitions(self._link, mirror.topic)
+            if not states or any(state.phase not in LED_ELSEWHERE for state in states):
+                found.add(mirror.topic)
+        return frozenset(found)
+
+    async def run(self) -> None:
+        """Compare and follow, until cancelled."""
+        while True:
+            link = self._controller.image.links.get(self._link)
+            if link is None:
+                return
+            options, rules = acl_options(link.options)
+            pause = options.acl_sync_interval_ms / 1000
+            if options.acl_sync == "off":
+                self.trouble, self.last = None, None
+            else:
+                try:
+                    await self.look(rules, follow=options.acl_sync == "follow")
+                    self._say(None)
+                except NoAuthorizer as error:
+                    self._say(str(error) if options.acl_sync == "follow" else None)
+                except LinkerError as error:
+                    self._say(str(error))
+                if self._to_confirm:
+                    pause = min(pause, _CONFIRM_AFTER)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            self._wake.clear()
+
+    def wake(self) -> None:
+        """Look now: options or mirrors have changed."""
+        self._wake.set()
+
+    def _say(self, trouble: str | None) -> None:
+        if trouble is not None and trouble != self.trouble:
+            log.warning("link %s: ACLs are not followed: %s", self._link, trouble)
+        self.trouble = trouble
+
+    async def look(self, rules: AclRules, *, follow: bool, at_once: bool = False) -> AclState:
+        """Compare both clusters, and with `follow` make the target as it is to be; `at_once`: what is gone at the source
+        need not be seen twice. LinkerError if either cluster does not tell, or refuses."""
+        async with self._turn:
+            state = await self.compare(rules)
+            if follow:
+                if at_once:
+                    self._to_confirm = frozenset(state.plan.remove)
+                await self._carry(state.plan)
+            return state
+
+    async def compare(self, rules: AclRules) -> AclState:
+        """Ask both clusters, and change nothing."""
+        topics = self.topics()
+        # The target first: without an authorizer there, nobody lacks anything.
+        target = await read_acls(self._target.cluster, node=self.node())
+        source = await read_acls(self._source)
+        here, there = AclSet(source), AclSet(target)
+        others = self._target.image.topics_by_name.keys() - topics
+        selection = select(here, rules, topics, others)
+        noted = carried(self._controller.image, self._link)
+        planned = plan(selection, there, noted, mirrored=topics, left=others)
+        self.last = AclState(planned, selection, here, there)
+        self.compared_at = wall_clock_ms()
+        return self.last
+
+    def node(self) -> int | None:
+        """A real broker of the target: the sidecar has no authorizer of its own."""
+        ours = self._link_brokers()
+        alive = (
+            one.id for one in self._target.image.brokers.values() if one.id not in ours and not one.fenced
+        )
+        return min(alive, default=None)
+
+    async def _carry(self, planned: AclPlan) -> None:
+        removable = [acl for acl in planned.remove if acl in self._to_confirm]
+        self._to_confirm = frozenset(planned.remove)
+        for part in _parts(planned.add):
+            await self._controller.note_acls(self._link, add=part)
+            try:
+                await create_acls(self._target.cluster, part, node=self.node())
+            except BrokerError:
+                # Those that were refused are not the link's: somebody may make them by hand.
+                there = await read_acls(self._target.cluster, node=self.node())
+                await self._controller.note_acls(self._link, remove=[acl for acl in part if acl not in there])
+                raise
+        self._tell("made", planned.add)
+        for part in _parts(removable):
+            await delete_acls(self._target.cluster, part, node=self.node())
+            await self._controller.note_acls(self._link, remove=part)
+        self._tell("removed", removable)
+        self._to_confirm -= frozenset(removable)
+        for part in _parts(planned.forget):
+            await self._controller.note_acls(self._link, remove=part)
+
+    def _tell(self, done: str, acls: Collection[Acl]) -> None:
+        for acl in list(acls)[:_TOLD]:
+            log.info("link %s: ACL %s at the target: %s", self._link, done, acl)
+        if len(acls) > _TOLD:
+            log.info("link %s: and %d more ACLs %s", self._link, len(acls) - _TOLD, done)
+
+
+def _parts(acls: Sequence[Acl]) -> list[Sequence[Acl]]:
+    return [acls[first : first + _AT_ONCE] for first in range(0, len(acls), _AT_ONCE)]
