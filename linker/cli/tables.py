@@ -97,7 +97,7 @@ def acls(one: AclSyncStatus) -> str:
     return (
         told
         + (f", {one.left_out} left out" if one.left_out else "")
-        + (f"; {one.trouble}" if one.trouble else "")
+        + (f"; {one_line(one.trouble)}" if one.trouble else "")
     )
 
 

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from admin.models import (
+    AccessReport,
+    AclRow,
     Action,
+    ApplyAccessRequest,
     ChangeResult,
     Check,
     CheckResult,
@@ -80,6 +83,15 @@ from wire.client.secrets import redact_properties
 from wire.errors import LinkerError
 
 SOURCE_TOPICS = {"orders": 3, "payments": 12, "empty": 1}
+ACL = AclRow(
+    principal="User:app",
+    host="*",
+    operation="WRITE",
+    permission="ALLOW",
+    resource_type="TOPIC",
+    pattern_type="LITERAL",
+    resource_name="orders",
+)
 WAY = [
     PromotePhase.CATCHING_UP,
     PromotePhase.FENCED,
@@ -161,6 +173,17 @@ class MemoryService(MemoryGroups):
         if not dry_run:
             self.links[request.name] = (dict(request.properties), request.options)
         return self._done(dry_run, "create link", request.name, "source cluster source-id")
+
+    async def describe_access(self, link: str) -> AccessReport:
+        await self._enter()
+        self._known(link)
+        missing = [] if f"apply access {link}" in self.calls else [ACL]
+        return AccessReport(link=link, at=NOW, acl_sync="report", missing=missing, present=1)
+
+    async def apply_access(self, link: str, request: ApplyAccessRequest, *, dry_run: bool) -> ChangeResult:
+        await self._enter()
+        self._known(link)
+        return self._done(dry_run, "apply access", link)
 
     async def list_links(self) -> list[LinkSummary]:
         await self._enter()

@@ -57,6 +57,19 @@ def test_link_and_mirror_by_hand(cli: Cli) -> None:
     assert cli("sidecar", "list").out.split()[-2] == "PLAINTEXT://localhost:19092"
 
 
+def test_what_the_target_lacks_is_exit_code_1_until_it_is_applied(cli: Cli, api: Running) -> None:
+    make(cli, "orders")
+    lacking = cli("acl", "diff", "a")
+    assert (lacking.code, lacking.out.split()[-6:]) == (
+        1,
+        ["User:app", "ALLOW", "WRITE", "*", "TOPIC", "orders"],
+    )
+    assert cli("acl", "diff", "a", "--apply", "--dry-run").out.startswith("would apply access a\n")
+    assert cli("acl", "diff", "a").code == 1
+    assert cli("acl", "diff", "a", "--apply").out == "apply access a\n"
+    assert cli("acl", "diff", "a").code == 0
+
+
 READS = [
     ("link", "list"),
     ("link", "describe", "a"),

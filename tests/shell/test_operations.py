@@ -17,6 +17,7 @@ from admin import service as errors
 from admin.api import router
 from admin.client import AdminClient, AdminError
 from admin.models import (
+    ApplyAccessRequest,
     CreateLinkRequest,
     CreateMirrorsRequest,
     DemoteGroupsRequest,
@@ -45,6 +46,7 @@ BODIES: dict[Any, Any] = {
     FailoverRequest: FailoverRequest(all=True),
     PromoteGroupsRequest: PromoteGroupsRequest(all=True),
     DemoteGroupsRequest: DemoteGroupsRequest(all=True),
+    ApplyAccessRequest: ApplyAccessRequest(),
     StartValidationRequest: StartValidationRequest(all=True),
     ContinuousValidationRequest: ContinuousValidationRequest(enabled=True),
 }
