@@ -14,7 +14,7 @@ _USER, _CLIENT_ID = "user", "client-id"
 
 
 class Entity(NamedTuple):
-    """Whom a quota binds; None is the default of its kind."""
+    """The clients that a quota binds; None is the default of its kind."""
 
     parts: tuple[tuple[str, str | None], ...]  # (user | client-id | ip, name), sorted by kind
 
