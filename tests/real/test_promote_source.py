@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -14,10 +15,13 @@ from admin.models import Check, CheckResult, DoctorReport, PromoteJobStatus, Pro
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess
 from lab.workload.live_producers import LibrdkafkaProducer
+from tests.fakes.batches import build_batch
 from tests.real.harness_promote import LINK, MakeScene, Scene, scenes
 from tests.real.harness_stalls import brokers_back, stopped
 from tests.real.harness_trouble import delete_topic
 from tests.real.test_failover import committed
+from wire.client.connection import Connection
+from wire.client.security import ClientSecurity
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -135,3 +139,39 @@ async def test_who_is_still_at_the_source(make_scene: MakeScene) -> None:
     await asyncio.to_thread(delete_topic, scene.source.bootstrap, tp.topic)
     report = await scene.ask(lambda client: client.doctor(LINK))
     assert not [check for check in report.checks if check.result is CheckResult.FAIL], report
+
+
+async def test_a_transaction_at_the_target_waits_for_its_promote(make_scene: MakeScene) -> None:
+    """Each try of a library that counts them lasts; the one that is under way is answered when the promote is through."""
+    scene = await make_scene()
+    host, _, port = scene.sidecar.address().rpartition(":")
+    client = await Connection.open(host, int(port), ClientSecurity.plaintext(), client_id="tx", timeout=30)
+    batch = build_batch(1, producer_id=77, producer_epoch=0, base_sequence=0, transactional=True)
+    data = [
+        {"name": scene.tps[0].topic, "partition_data": [{"index": scene.tps[0].partition, "records": batch}]}
+    ]
+    asked = {"transactional_id": "tx", "acks": -1, "timeout_ms": 30_000, "topic_data": data}
+    took: list[float] = []
+
+    async def tries() -> int:
+        while True:
+            began = time.monotonic()
+            answer = await client.call("produce", asked, timeout=60, version=9)
+            code = int(answer.responses[0].partition_responses[0].error_code)
+            if code != 19:  # NOT_ENOUGH_REPLICAS
+                return code
+            took.append(time.monotonic() - began)
+
+    try:
+        trying = asyncio.create_task(tries())
+        await asyncio.sleep(1)
+        assert not (trying.done() or took)
+        await scene.promoted()
+        ended = time.monotonic()
+        assert await asyncio.wait_for(trying, 30) == 6  # NOT_LEADER_OR_FOLLOWER
+        assert time.monotonic() - ended < 4, "at once, not at the end of its time"
+        assert all(one > 4.9 for one in took), took
+    finally:
+        client.channel.close()
+    await scene.acked_more()
+    await scene.judge()
