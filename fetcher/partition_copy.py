@@ -84,6 +84,8 @@ class PartitionCopy:
             attach_grace=attach_grace,
         )
         self._epochs = EpochHistory(spec.source_epochs)
+        #: The target's leader epoch under which followers were seen; None before it was told.
+        self._led_under: int | None = None
         self._loaded_at = 0.0
 
     def __repr__(self) -> str:
@@ -314,6 +316,12 @@ class PartitionCopy:
         self.followers.clear()
         self._cursors.close_empty()
         self.notify()
+
+    def led_under(self, epoch: int) -> None:
+        """The target's leader epoch is this one."""
+        if self._led_under is not None and epoch != self._led_under:
+            self.forget_followers()
+        self._led_under = epoch
 
     def leave_behind_log_start(self) -> None:
         """Readers below the source's log start have nothing to read there; their next fetch decides."""

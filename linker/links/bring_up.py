@@ -106,7 +106,7 @@ class BringUp:
             mirror = state.mirror_of_topic_id(topic_id)
             topic = image.topics_by_id.get(topic_id)
             if topic is not None:
-                self._served.forget_stale_positions(topic)
+                self._served.led_under(topic)
                 mirror = mirror or state.mirrors.get((self._link, topic.name))
             if mirror is not None and mirror.link == self._link:
                 self.ask(mirror.topic)

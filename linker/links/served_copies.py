@@ -34,18 +34,13 @@ class ServedCopies:
         self._fetcher = fetcher
         self._specs = specs
         self._link_brokers = link_brokers
-        #: Leader epoch under which the followers' positions were seen.
-        self._epochs: dict[TopicPartition, int] = {}
 
-    def forget_stale_positions(self, topic: TopicImage) -> None:
+    def led_under(self, topic: TopicImage) -> None:
+        """Tell the copies of a topic the target's leader epochs."""
         for index, partition in topic.partitions.items():
-            tp = TopicPartition(topic.name, index)
-            copy = self._fetcher.partitions.get(tp)
-            if copy is None or self._epochs.get(tp) == partition.leader_epoch:
-                continue
-            if tp in self._epochs:
-                copy.forget_followers()
-            self._epochs[tp] = partition.leader_epoch
+            copy = self._fetcher.partitions.get(TopicPartition(topic.name, index))
+            if copy is not None:
+                copy.led_under(partition.leader_epoch)
 
     async def follow(self, mirrors: Sequence[MirrorTopic]) -> dict[str, LinkerError]:
         """Give to the fetchers what they do not have yet, and take from them what is not theirs any more. By topic, why the
@@ -57,10 +52,10 @@ class ServedCopies:
         for mirror, state in waiting:
             if mirror.topic not in sizes:
                 continue
-            self._fetcher.add([spec_of(mirror, state, sizes[mirror.topic])])
+            (copy,) = self._fetcher.add([spec_of(mirror, state, sizes[mirror.topic])])
             partition = self._target.image.partition(mirror.topic_id, state.partition)
             if partition is not None:
-                self._epochs[state.tp] = partition.leader_epoch
+                copy.led_under(partition.leader_epoch)
             if mirror.paused:
                 self._fetcher.pause([state.tp])
         return refused

@@ -152,7 +152,6 @@ class ReplicaAsSource:
         self._ended = ended
         self._wanted: dict[TopicPartition, MirrorPartition] = {}
         self._chosen: dict[TopicPartition, Chosen] = {}
-        self._epochs: dict[TopicPartition, int] = {}
         self._wake = asyncio.Event()
         self.fetcher = LinkFetcher(
             link,
@@ -183,7 +182,6 @@ class ReplicaAsSource:
                 self._wake.set()
             elif self._wanted.pop(state.tp, None) is not None:
                 self._chosen.pop(state.tp, None)
-                self._epochs.pop(state.tp, None)
                 self.fetcher.remove([state.tp])
                 self._ended(state.topic)
 
@@ -193,14 +191,10 @@ class ReplicaAsSource:
         self._wanted.clear()
 
     def on_target_change(self, image: ClusterImage) -> None:
-        """Positions of followers hold for one leader epoch."""
         for tp, copy in self.fetcher.partitions.items():
             partition = image.partition(copy.spec.topic_id, tp.partition)
-            if partition is None or self._epochs.get(tp) == partition.leader_epoch:
-                continue
-            if tp in self._epochs:
-                copy.forget_followers()
-            self._epochs[tp] = partition.leader_epoch
+            if partition is not None:
+                copy.led_under(partition.leader_epoch)
 
     async def run(self) -> None:
         """Until cancelled."""

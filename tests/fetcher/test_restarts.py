@@ -52,6 +52,16 @@ def test_a_new_leader_epoch_neither_forgets_nor_takes_the_first_fetch_for_a_loss
     assert asked(mirror, (offset, 3.0)) == (((0, 1.0), (offset, 3.0)) if noted else ((0, 1.0),))
 
 
+def test_positions_of_followers_hold_for_one_leader_epoch() -> None:
+    mirror = a_mirror()
+    asked(mirror, (90, 1.0))
+    for epoch in (3, 3):  # the first word of an epoch says nothing about the followers before it
+        mirror.led_under(epoch)
+        assert mirror.followers
+    mirror.led_under(4)
+    assert not mirror.followers
+
+
 def test_what_is_remembered_is_bounded_and_errs_towards_a_loss() -> None:
     log = FollowerLog()
     for number in range(20):

@@ -41,11 +41,14 @@ class Fetchers:
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, Any] = {}
 
-    def add(self, specs: Iterable[Any]) -> None:
+    def add(self, specs: Iterable[Any]) -> list[Any]:
+        added = []
         for spec in specs:
-            copy = SimpleNamespace(spec=spec, bytes_served=0, forgotten=0, paused=False)
-            copy.forget_followers = lambda copy=copy: setattr(copy, "forgotten", copy.forgotten + 1)
+            copy = SimpleNamespace(spec=spec, bytes_served=0, epochs=[], paused=False)
+            copy.led_under = copy.epochs.append
             self.partitions[spec.topic_partition] = copy
+            added.append(copy)
+        return added
 
     def remove(self, tps: Iterable[TopicPartition]) -> None:
         for tp in tps:
@@ -227,14 +230,15 @@ async def test_a_partition_that_nobody_can_lead_keeps_no_other_of_its_topic_from
 async def test_positions_of_followers_hold_for_one_leader_epoch(rig: Rig) -> None:
     await rig.complete()
     unsubscribe = rig.target.metadata.subscribe(rig.bring_up.on_target_change)
+    first = rig.target.image.topics_by_name["orders"].partitions[0].leader_epoch
     rig.quorum.change("orders", 0, isr=[OWN])  # the same epoch
     await rig.replayed()
-    assert rig.fetcher.partitions[T0].forgotten == 0
+    assert set(rig.fetcher.partitions[T0].epochs) == {first}
     rig.quorum.change("orders", 0, leader=OWN)
     await rig.replayed()
     unsubscribe()
-    assert rig.fetcher.partitions[T0].forgotten == 1
-    assert rig.fetcher.partitions[T1].forgotten == 0
+    assert rig.fetcher.partitions[T0].epochs[-1] == first + 1
+    assert first + 1 not in rig.fetcher.partitions[T1].epochs
 
 
 async def test_a_cancelled_reassignment_is_asked_for_again_and_told(rig: Rig) -> None:
