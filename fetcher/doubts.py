@@ -91,3 +91,35 @@ def judge(mirror: PartitionCopy, ends: Mapping[int, LogEnds]) -> Behind:
             return Behind.MOVE
         data = data or max(known.start, mirror.spec.start_offset) < known.end
     return Behind.FAIL if data else Behind.MOVE
+
+
+def judge_by_fetches(mirror: PartitionCopy, now: float) -> tuple[Behind, str]:
+    """A follower is below the source's log start. Has retention outrun the mirror, or only this follower?
+
+    A follower without data just starts later, and one of several copies may be behind: it begins again
+    at the log start like any stock follower. Data up to the mirror's start offset are of an earlier session, and
+    go when the follower begins again.
+
+    When every copy is behind, copies lose records that nobody else has. In a first copy that is nothing to stop for: no
+    copy was whole yet, and a topic whose records are deleted as they are used (Kafka Streams purges what it has
+    repartitioned) could never be copied otherwise. Later it is: they were whole, and may be all that is left of the
+    source's log; an operator decides.
+    """
+    behind = None
+    for progress in mirror.followers.values():
+        if progress.fetch_offset >= mirror.log_start_offset:
+            return Behind.MOVE, ""
+        offset = progress.fetch_offset
+        if progress.has_data and offset > (mirror.spec.start_offset if behind is None else behind):
+            behind = offset
+    if mirror.replicas_may_come(now):
+        return Behind.WAIT, ""
+    if behind is None or mirror.follower_logs.copying_anew >= {
+        *mirror.spec.target_replicas,
+        *mirror.followers,
+    }:
+        return Behind.MOVE, ""
+    return Behind.FAIL, (
+        "retention at the source has outrun the mirror: "
+        f"its log starts at offset {mirror.log_start_offset}, the mirror has copied up to {behind}"
+    )

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fetcher.budget import Charge
-from fetcher.doubts import Doubts
+from fetcher.doubts import Doubts, judge_by_fetches
 from fetcher.follower_sessions import SessionPartition
 from fetcher.partition_copy import PartitionCopy
 from fetcher.progress import Behind
@@ -186,7 +186,7 @@ class FollowerAnswers:
         if reading is None:
             answer = self._quiet(partition, result)
             # There may be batches that only did not fit into this answer: its turn comes.
-            answer.again = mirror.has_data_for(progress)
+            answer.again = progress.has_more()
             return answer
         result.records = reading.views
         result.size = reading.size
@@ -234,7 +234,7 @@ class FollowerAnswers:
         self, partition: SessionPartition, mirror: PartitionCopy, result: FetchPartitionResult, now: float
     ) -> FollowerAnswer:
         """The follower's log ends before the source's log begins."""
-        verdict, reason = mirror.judge_behind(now)
+        verdict, reason = judge_by_fetches(mirror, now)
         if verdict is Behind.FAIL and self._doubts is not None:
             verdict = self._doubts.verdict(mirror, now)
         if verdict is Behind.FAIL:

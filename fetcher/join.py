@@ -104,6 +104,18 @@ async def _batch_at(cluster: Cluster, node_id: int, tp: TopicPartition, offset: 
     raise LinkerError(f"the source answered nothing at offset {offset} of {tp}")
 
 
+def settle(
+    mirror: PartitionCopy, earliest: int, latest: int, looked_up: Iterable[tuple[int, int, str | None]]
+) -> None:
+    """The source said that a fetch offset of ours is out of range, and now where its log begins and ends."""
+    mirror.note_offsets(mirror.high_watermark, mirror.last_stable_offset, earliest)
+    mirror.leave_behind_log_start()
+    if mirror.cursors and max(cursor.position for cursor in mirror.cursors) > latest:
+        mirror.truncate(max(latest, mirror.log_start_offset))
+        return
+    note_looked_up(mirror, looked_up)
+
+
 def note_looked_up(mirror: PartitionCopy, found: Iterable[tuple[int, int, str | None]]) -> None:
     """What follows from (epoch, position, what else the source has there)."""
     for epoch, position, other in found:

@@ -1,13 +1,10 @@
-"""Which source node serves which partition of a link, and what happens when it does not.
+"""Assigns each partition of a link to a source node, and reacts when a node does not serve it.
 
-A partition that is new, or whose source node turned out wrong, goes through the resolve queue: filter what
-is closed or failed, read the source's metadata for all of the batch at once, check that it is still the
-same topic, ask for offsets where they are needed, choose the node (a same-rack in-sync replica, else the
-leader), place its cursors on fetchers. A partition that cannot be resolved goes to the end of the queue with
-a growing pause and holds nobody up.
-
-Not here: fetching itself (source_fetcher.py), beginning and ending fetchers (sources.py), what followers are told
-(followers.py).
+A partition that is new, or whose source node turned out wrong, goes through the resolve queue: filter those that are
+closed or failed, read the source's metadata for all of the batch at once, check that it is still the same topic, ask for
+offsets where they are needed, choose the node (a same-rack in-sync replica, else the leader), place its cursors on
+fetchers (sources.py). A partition that cannot be resolved goes to the end of the queue with a growing pause and holds
+nobody up.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
 from fetcher.error_table import ErrorAction, classify
 from fetcher.idle_partitions import sibling_slot
-from fetcher.join import note_looked_up, refused_in_range
+from fetcher.join import refused_in_range, settle
 from fetcher.partition_copy import PartitionCopy, PartitionCursor
 from fetcher.resolve import Resolver, SourceVerdict
 from fetcher.resolve_queue import Offsets, ResolveQueue, pause_after
@@ -266,11 +263,9 @@ class LinkFetcher:
         return True
 
     def _look_again(self, now: float) -> None:
-        """Nothing but an error moves a cursor, and a node that is no place for it any more may answer without one, for
-        ever: a
-        leader that does not know yet that it was replaced, a replica that has stopped copying. Metadata tell; others
-        refresh them.
-        """
+        """Nothing but an error moves a cursor, and a node that is no place for it any more may answer without one, for ever:
+        a leader that does not know yet that it was replaced, a replica that has stopped copying. Metadata tell; others
+        refresh them."""
         for mirror in self.directory:
             if not self._is_ours(mirror) or mirror in self._queue:
                 continue
@@ -355,7 +350,8 @@ class LinkFetcher:
             mirror.source_trouble(offsets, now)
             self._queue.put_again(mirror)
         elif mirror.loaded:
-            self._settle(mirror, *offsets)
+            # Looked up at this leader; never kept for a later one.
+            settle(mirror, *offsets, self._resolver.looked_up(mirror.tp))
             self._place_cursors(mirror)
         else:
             earliest, latest = offsets
@@ -363,12 +359,11 @@ class LinkFetcher:
             mirror.source_fine()
 
     def _judged(self, mirror: PartitionCopy, verdict: SourceVerdict) -> None:
-        now = time.monotonic()
         if verdict.failure is not None:
             mirror.fail(verdict.failure)
             return
         if verdict.trouble is not None:
-            mirror.source_trouble(verdict.trouble, now)
+            mirror.source_trouble(verdict.trouble, time.monotonic())
             self._queue.put_again(mirror)
             return
         if verdict.leader_epoch != mirror.source_leader_epoch:
@@ -388,16 +383,6 @@ class LinkFetcher:
             self._place(cursor, node)
         if not mirror.cursors:
             mirror.source_fine()  # nobody reads it just now, but it could be read
-
-    def _settle(self, mirror: PartitionCopy, earliest: int, latest: int) -> None:
-        """The source said that a fetch offset of ours is out of range, and now where its log begins and ends."""
-        mirror.note_offsets(mirror.high_watermark, mirror.last_stable_offset, earliest)
-        mirror.leave_behind_log_start()
-        looked_up = self._resolver.looked_up(mirror.tp)  # of this leader; never kept for a later one
-        if mirror.cursors and max(cursor.position for cursor in mirror.cursors) > latest:
-            mirror.truncate(max(latest, mirror.log_start_offset))
-            return
-        note_looked_up(mirror, looked_up)
 
     # --- time
 

@@ -2,10 +2,10 @@
 
 Invariants:
 - After a restart every follower resumes at its own log end: where it asks is where it is read for (cursors.py).
-- High watermark and log start come from the source's own answers, and until they are known (`loaded`)
-followers get a retriable error, never an empty log.
-- After the source lost data each replica must be seen at or below the truncation point before it gets
-anything else (`untruncated`), since afterwards its stale tail would be invisible by offset.
+- High watermark and log start come from the source's own answers, and until they are known (`loaded`) followers get a
+  retriable error, never an empty log.
+- After the source lost data each replica must be seen at or below the truncation point before it gets anything else
+  (`untruncated`), since afterwards its stale tail would be invisible by offset.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from fetcher.cursor import Cursor
 from fetcher.cursors import CursorHost, Cursors
 from fetcher.epochs import EpochHistory, EpochNoted
-from fetcher.progress import UNKNOWN_OFFSET, Behind, FollowerLog, FollowerProgress
+from fetcher.progress import UNKNOWN_OFFSET, FollowerLogs, FollowerProgress, TruncationDebts
 from fetcher.spec import FetcherEvents, MirrorSpec
 from fetcher.window import WindowChunk, WindowRead
 from wire.frames.types import TopicPartition
@@ -57,18 +57,12 @@ class PartitionCopy:
         #: Where a follower found records damaged, until one has got past that.
         self._damaged_at: int | None = None
         self.followers: dict[int, FollowerProgress] = {}
-        self._logs: dict[int, FollowerLog] = {}
-        #: Replicas that were seen with nothing in this process, and have not been at the source's end yet.
-        self._copying_anew: set[int] = set()
-        #: replica -> offset it must truncate to before it gets data again.
-        self.untruncated: dict[int, int] = dict(spec.untruncated)
+        self.follower_logs = FollowerLogs()
+        self.untruncated = TruncationDebts(spec.untruncated)
         self.listeners: set[Callable[[PartitionCopy], None]] = set()
         self.bytes_fetched = 0
+        #: Fetched for the first time: bytes_fetched / bytes_mirrored is the price of cursors and re-reads.
         self.bytes_mirrored = 0
-        """Bytes fetched for the first time: bytes_fetched / bytes_mirrored is the price of cursors and
-        re-reads.
-        """
-        self.batches_fetched = 0
         self.bytes_served = 0
         self.largest_batch = 0
         self._mirrored_to = UNKNOWN_OFFSET
@@ -102,6 +96,11 @@ class PartitionCopy:
     def may_fetch(self) -> bool:
         return self.loaded and self.failed is None and not self.paused and not self.closed
 
+    def replicas_may_come(self, now: float) -> bool:
+        """Some replica was not heard of yet, and followers have not been served for long."""
+        silent = any(replica not in self.followers for replica in self.spec.target_replicas)
+        return silent and now - self._loaded_at < 5 * self._attach_grace
+
     @property
     def loaded_since(self) -> float | None:
         """Monotonic: since when followers are served."""
@@ -133,8 +132,8 @@ class PartitionCopy:
     def note_offsets(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> bool:
         """Take over what a source answer tells; True if any of it is news.
 
-        The high watermark of a new source leader (or of another replica) may lag for a moment; it goes
-        back only when a truncation was established, so followers never see it jump.
+        The high watermark of a new source leader (or of another replica) may lag for a moment; it goes back only when a
+        truncation was established, so followers never see it jump.
         """
         changed = False
         if high_watermark > self.high_watermark:
@@ -172,8 +171,8 @@ class PartitionCopy:
     def _note_epoch(self, cursor: PartitionCursor, epoch: int, offset: int, high_watermark: int) -> None:
         """A batch of `epoch` begins at `offset` at the source.
 
-        Where our history has another epoch at that offset, and copies go beyond it, the source replaced what
-        they hold: a truncation that no fetch of theirs could have shown.
+        Where our history has another epoch at that offset, and copies go beyond it, the source replaced what they hold:
+        a truncation that no fetch of theirs could have shown.
         """
         if epoch < 0:
             return
@@ -189,21 +188,11 @@ class PartitionCopy:
                 self.high_watermark = min(self.high_watermark, max(high_watermark, offset))
                 self.last_stable_offset = min(self.last_stable_offset, self.high_watermark)
             known = any(one.may_pass(offset) for one in self.followers.values()) or known
-            news = self._must_truncate(offset)
+            news = self.untruncated.owe(offset, self.spec.target_replicas, self.followers)
             self._cursors.truncate_others(cursor, offset)
             if news and known:
                 self._events.source_truncated(self.tp, offset, tuple(sorted(self.untruncated)))
         self._events.source_epoch(self.tp, epoch, offset)
-
-    def _must_truncate(self, offset: int) -> bool:
-        """Every replica that may hold something from `offset` on has to be seen below it first."""
-        news = False
-        for replica in {*self.spec.target_replicas, *self.followers}:
-            progress = self.followers.get(replica)
-            if progress is None or progress.may_pass(offset):
-                self.untruncated[replica] = min(offset, self.untruncated.get(replica, offset))
-                news = True
-        return news
 
     def source_epoch_before(self, offset: int) -> int:
         """The source's leader epoch of the batch before `offset`, -1 if it was not seen."""
@@ -219,7 +208,7 @@ class PartitionCopy:
         self.high_watermark = min(self.high_watermark, offset)
         self.last_stable_offset = min(self.last_stable_offset, offset)
         self._mirrored_to = min(self._mirrored_to, offset)
-        self._must_truncate(offset)
+        self.untruncated.owe(offset, self.spec.target_replicas, self.followers)
         self._cursors.truncate(offset)
         self._events.source_truncated(self.tp, offset, tuple(sorted(self.untruncated)))
         self.notify()
@@ -232,7 +221,8 @@ class PartitionCopy:
         """A follower asked for `offset`: everything below it is safe with that follower."""
         progress = self.followers.get(replica)
         if progress is None:
-            progress = self._first_fetch(replica, offset, log_start_offset, now)
+            log = self.follower_logs.first_fetch(replica, offset, log_start_offset, now)
+            progress = self.followers[replica] = FollowerProgress(log)
         elif offset < progress.fetch_offset:
             progress.log.restarted(offset, now)
         elif offset == progress.fetch_offset and progress.told_to > offset:
@@ -248,7 +238,7 @@ class PartitionCopy:
         if offset >= self.high_watermark:
             progress.caught_up_monotonic = now
             if self.loaded:
-                self._copying_anew.discard(replica)
+                self.follower_logs.copying_anew.discard(replica)
         if (
             not self._cursors.fetched(replica, progress, offset)
             and self.loaded
@@ -259,9 +249,8 @@ class PartitionCopy:
         return progress
 
     def _not_taken(self, replica: int, progress: FollowerProgress, now: float) -> None:
-        """A follower asks again for what it was answered: its connection was lost, or it found the records damaged. A window
-        is read once and served again and again, so damage on the way from the source would stay.
-        """
+        """A follower asks again for what it was answered: its connection was lost, or it found the records damaged. A
+        window is read once and served again and again, so damage on the way from the source would stay."""
         progress.refused += 1
         cursor, offset = progress.cursor, progress.fetch_offset
         found = None if cursor is None else cursor.window.damaged(offset, progress.told_to)
@@ -276,17 +265,6 @@ class PartitionCopy:
         self._host.cursor_changed(cursor)
         self._events.source_damaged(self.tp, text)
         self.source_trouble(text, now)
-
-    def _first_fetch(self, replica: int, offset: int, log_start_offset: int, now: float) -> FollowerProgress:
-        """Of this leader epoch."""
-        log = self._logs.get(replica)
-        if log is None and offset <= max(log_start_offset, 0):
-            self._copying_anew.add(replica)
-        if log is None or offset < log.asked:
-            log = self._logs.setdefault(replica, FollowerLog())
-            log.restarted(offset, now)
-        progress = self.followers[replica] = FollowerProgress(log)
-        return progress
 
     def may_copy_from(self, replica: int, offset: int) -> int | None:
         """None if the follower may go on at `offset`, else the offset it has to truncate to first."""
@@ -306,9 +284,8 @@ class PartitionCopy:
             self._cursors.leave(replica, progress)
 
     def forget_followers(self) -> None:
-        """Positions hold for one leader epoch: after a new one nobody is taken to have anything until
-        it asks, and the source not to end where another leader may have seen it go on.
-        """
+        """Positions hold for one leader epoch: after a new one nobody is taken to have anything until it asks, and the
+        source not to end where another leader may have seen it go on."""
         self.end_known = self.heard = False
         for replica, progress in list(self.followers.items()):
             progress.log.asked = progress.fetch_offset
@@ -332,8 +309,7 @@ class PartitionCopy:
 
     def read(self, offset: int, max_bytes: int) -> tuple[list[memoryview], int] | None:
         """Batches from `offset` if some window has them, for consumers. ([], 0) at the source's end, if a cursor is
-        there and
-        will tell its listeners of what comes; None when `offset` has to be looked for at the source.
+        there and will tell its listeners of what comes; None when `offset` has to be looked for at the source.
 
         The caller must use the views at once (write them out): nothing keeps them in the budget.
         """
@@ -354,10 +330,6 @@ class PartitionCopy:
         limit = min(max_bytes, self.spec.segment_bytes)
         return cursor.window.read(progress.fetch_offset, limit, at_least_one=at_least_one)
 
-    def has_data_for(self, progress: FollowerProgress) -> bool:
-        cursor = progress.cursor
-        return cursor is not None and progress.fetch_offset < cursor.window.next_offset
-
     # --- time
 
     def tick(self, now: float) -> bool:
@@ -368,46 +340,14 @@ class PartitionCopy:
         return watch
 
     def reclaim(self, idle_before: float) -> int:
-        """Memory is short: drop windows that no follower has read from since `idle_before`; returns the
-        bytes.
-
-        Safe at any time, the source still has it all.
-        """
+        """Memory is short: drop windows that no follower has read from since `idle_before`; the bytes. Safe at any time,
+        the source still has it all."""
         freed = self._cursors.reclaim(idle_before)
         if freed:
             self.notify()
         return freed
 
     # --- states
-
-    def judge_behind(self, now: float) -> tuple[Behind, str]:
-        """A follower is below the source's log start. Has retention outrun the mirror, or only this follower?
-
-        A follower without data just starts later, and one of several copies may be behind: it begins again
-        at the log start like any stock follower. What a follower has up to the start offset is of an earlier session, and
-        goes when it begins again.
-
-        When every copy is behind, copies lose records that nobody else has. In a first copy that is nothing to stop for: no
-        copy was whole yet, and a topic whose records are deleted as they are used (Kafka Streams purges what it has
-        repartitioned) could never be copied otherwise. Later it is: they were whole, and may be all that is left of the
-        source's log; an operator decides.
-        """
-        behind = None
-        for progress in self.followers.values():
-            if progress.fetch_offset >= self.log_start_offset:
-                return Behind.MOVE, ""
-            offset = progress.fetch_offset
-            if progress.has_data and offset > (self.spec.start_offset if behind is None else behind):
-                behind = offset
-        silent = [r for r in self.spec.target_replicas if r not in self.followers]
-        if silent and now - self._loaded_at < 5 * self._attach_grace:
-            return Behind.WAIT, ""
-        if behind is None or self._copying_anew >= {*self.spec.target_replicas, *self.followers}:
-            return Behind.MOVE, ""
-        return Behind.FAIL, (
-            "retention at the source has outrun the mirror: "
-            f"its log starts at offset {self.log_start_offset}, the mirror has copied up to {behind}"
-        )
 
     def fail(self, reason: str) -> None:
         if self.failed is not None or self.closed:
@@ -445,8 +385,7 @@ class PartitionCopy:
     def source_fine(self) -> None:
         if self._damaged_at is not None:
             return  # until a follower has taken what is read in its place
-        if self.trouble is not None:
-            self.trouble = None
+        self.trouble = None
         if self.unavailable_since is not None:
             self.unavailable_since = None
             self._events.source_available(self.tp)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, Protocol
 
@@ -45,6 +46,25 @@ class FollowerLog:
             # The lower offset at the later time: rather a loss too many than one too few.
             kept[:2] = [(kept[0][0], kept[1][1])]
         self.restarts = (*kept, (offset, now))
+
+
+class FollowerLogs:
+    """The logs of all replicas of a partition, as their fetches tell."""
+
+    def __init__(self) -> None:
+        self._logs: dict[int, FollowerLog] = {}
+        #: Replicas that were seen with nothing in this process, and have not been at the source's end yet.
+        self.copying_anew: set[int] = set()
+
+    def first_fetch(self, replica: int, offset: int, log_start_offset: int, now: float) -> FollowerLog:
+        """Of this leader epoch."""
+        log = self._logs.get(replica)
+        if log is None and offset <= max(log_start_offset, 0):
+            self.copying_anew.add(replica)
+        if log is None or offset < log.asked:
+            log = self._logs.setdefault(replica, FollowerLog())
+            log.restarted(offset, now)
+        return log
 
 
 class FollowerProgress:
@@ -93,8 +113,26 @@ class FollowerProgress:
     def has_data(self) -> bool:
         return 0 <= self.log_start_offset < self.fetch_offset
 
+    def has_more(self) -> bool:
+        """Whether there is something in memory behind its fetch offset."""
+        return self.cursor is not None and self.fetch_offset < self.cursor.window.next_offset
+
     def may_pass(self, offset: int) -> bool:
         """Whether it holds something from `offset` on, or an answer on its way may carry it there. A cursor tells nothing of
         that: the follower may have left it, and a cursor's end goes back with the source's.
         """
         return self.fetch_offset > offset or self.told_to > offset
+
+
+class TruncationDebts(dict[int, int]):
+    """Replica -> the offset that it must truncate to before it gets data again."""
+
+    def owe(self, offset: int, replicas: Iterable[int], followers: Mapping[int, FollowerProgress]) -> bool:
+        """Every replica that may hold something from `offset` on has to be seen below it first. Whether one does."""
+        news = False
+        for replica in {*replicas, *followers}:
+            progress = followers.get(replica)
+            if progress is None or progress.may_pass(offset):
+                self[replica] = min(offset, self.get(replica, offset))
+                news = True
+        return news

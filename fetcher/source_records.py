@@ -43,7 +43,6 @@ def take_records(
             "the source's present segment.bytes"
         )
         return False
-    mirror.batches_fetched += walk.batches
     if walk.largest > mirror.largest_batch:
         mirror.largest_batch = walk.largest
     mirror.add_chunks(cursor, chunks, walk.epochs, part.high_watermark)

@@ -89,7 +89,7 @@ def test_an_epoch_that_one_cursor_finds_replaced_takes_the_others_back() -> None
     assert leading.position == 90
     assert leading.window.bytes == 0
     assert leading in host.changed, "its fetcher has to ask from there"
-    assert not mirror.has_data_for(mirror.followers[1])
+    assert not mirror.followers[1].has_more()
 
 
 def test_the_window_waits_for_replicas_that_have_not_asked_yet_but_not_for_ever() -> None:
