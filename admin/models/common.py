@@ -15,6 +15,7 @@ from pydantic import (
 
 from admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
 from admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
+from controller.plan.topic_configs import COPIED
 
 GroupName = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 
@@ -131,6 +132,24 @@ ACL_OPERATIONS = frozenset(
 AclResources = Annotated[str, AfterValidator(lambda text: _words(text, ACL_RESOURCES, "resources"))]
 AclOperations = Annotated[str, AfterValidator(lambda text: _words(text, ACL_OPERATIONS, "operations"))]
 AclSync = Literal["follow", "report", "off"]
+
+
+def known_configs(names: list[str]) -> list[str]:
+    """Sorted; ValueError for one that no mirror takes from its source."""
+    unknown = sorted(set(names) - COPIED)
+    if unknown:
+        raise ValueError(
+            f"{', '.join(unknown)}: no config that a mirror takes from its source; those are {', '.join(sorted(COPIED))}"
+        )
+    return sorted(set(names))
+
+
+def _check_config_names(text: str) -> str:
+    return ",".join(known_configs([one.strip() for one in text.split(",") if one.strip()]))
+
+
+ConfigNames = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(_check_config_names)]
+ConfigSync = Literal["follow", "report", "off"]
 
 
 GroupPromotePolicy = Literal["manual", "auto"]

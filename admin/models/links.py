@@ -18,6 +18,8 @@ from admin.models.common import (
     AclOperations,
     AclResources,
     AclSync,
+    ConfigNames,
+    ConfigSync,
     Forwarding,
     GateChoice,
     GroupPromotePolicy,
@@ -118,6 +120,15 @@ class LinkOptions(Model):
         default="", description="Client ids whose reads are never held; stronger than unpromoted_reads_hold."
     )
 
+    topic_config_sync: ConfigSync = Field(
+        default="follow",
+        description="Changes of topic configs at the source: follow: made at the target, and what somebody changes there is "
+        "put back; report: shown only; off. Configs that would cost records or availability are put back in any case.",
+    )
+    topic_config_exclude: ConfigNames = Field(
+        default="",
+        description="Topic configs whose value is the target's own, for all topics of the link; comma-separated.",
+    )
     acl_sync: AclSync = Field(
         default="report",
         description="ACLs of the source: follow: made and removed at the target as well; report: compared only; off.",
@@ -179,6 +190,8 @@ class LinkOptionsUpdate(Model):
     unpromoted_reads: ReadsPolicy | None = None
     unpromoted_reads_hold: Patterns | None = None
     unpromoted_reads_allow: Patterns | None = None
+    topic_config_sync: ConfigSync | None = None
+    topic_config_exclude: ConfigNames | None = None
     acl_sync: AclSync | None = None
     acl_sync_interval_ms: int | None = Field(default=None, ge=1000, le=3_600_000)
     acl_resources: AclResources | None = None

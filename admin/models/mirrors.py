@@ -12,9 +12,8 @@ from pydantic import (
 from admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
 from admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
 from admin.base import TopicName
-from admin.models.common import Model
+from admin.models.common import Model, known_configs
 from admin.models.states import MirrorState
-from controller.plan.topic_configs import COPIED
 
 
 class CreateMirrorsRequest(Model):
@@ -37,13 +36,7 @@ class CreateMirrorsRequest(Model):
     @field_validator("configs_from_target")
     @classmethod
     def _known_configs(cls, names: list[str]) -> list[str]:
-        unknown = sorted(set(names) - COPIED)
-        if unknown:
-            raise ValueError(
-                f"{', '.join(unknown)}: no config that a mirror takes from its source; those are "
-                f"{', '.join(sorted(COPIED))}"
-            )
-        return sorted(set(names))
+        return known_configs(names)
 
     @field_validator("start")
     @classmethod

@@ -77,15 +77,19 @@ class AclSet:
                 self._prefixed[kind][name].append(acl)
             else:
                 self._literal[kind, name].append(acl)
+        self._lengths = {
+            kind: sorted({len(prefix) for prefix in prefixes}) for kind, prefixes in self._prefixed.items()
+        }
 
     def about(self, kind: str, name: str) -> Iterator[Acl]:
         """Those that decide about one resource."""
         yield from self._literal.get((kind, name), ())
         if name != ANY:
             yield from self._literal.get((kind, ANY), ())
-        for prefix, acls in self._prefixed.get(kind, {}).items():
-            if name.startswith(prefix):
-                yield from acls
+        prefixed = self._prefixed.get(kind, {})
+        for length in self._lengths.get(kind, ()):
+            if length <= len(name):
+                yield from prefixed.get(name[:length], ())
 
     def allows(self, principal: str, operation: str, kind: str, name: str, host: str = ANY) -> bool:
         """Whether the principal may. Super users and `allow.everyone.if.no.acl.found` are not known here: brokers do not

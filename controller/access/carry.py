@@ -7,6 +7,7 @@ ids. An ACL that the target had before is never the link's: it is neither noted 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -128,7 +129,11 @@ def select(
 
 
 def _covers_any(resource: Resource, names: Sequence[str]) -> bool:
-    return any(resource.covers(name) for name in names)
+    """names: sorted."""
+    if resource.everything:
+        return bool(names)
+    place = bisect_left(names, resource.name)
+    return place < len(names) and resource.covers(names[place])
 
 
 def _unusable(principals: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,6 @@ behind, or that was just started, must not take rights from clients.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -24,9 +23,11 @@ from linker.access.options import acl_options
 from linker.membership import TargetCluster
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
+from wire.periodic_task import PeriodicTask
 
 log = logging.getLogger(__name__)
 
+_INTERVAL: Final = 10.0  # where the link has no option
 _CONFIRM_AFTER: Final = 3.0
 _AT_ONCE: Final = 200  # ACLs noted in one commit
 _TOLD: Final = 20  # lines of the log in one round
@@ -60,12 +61,14 @@ class AclKeeper:
         self._link_brokers = link_brokers
         self._to_confirm: frozenset[Acl] = frozenset()
         self._turn = asyncio.Lock()
-        self._wake = asyncio.Event()
         #: Why ACLs are not compared, or not carried; None while all is well.
         self.trouble: str | None = None
         #: Wall clock milliseconds of the last comparison that went well.
         self.compared_at: int | None = None
         self.last: AclState | None = None
+        self.task = PeriodicTask(
+            "ACLs", self._once, _INTERVAL, failed=self._failed, pause=lambda _task: self._pause()
+        )
 
     @property
     def rules(self) -> AclRules:
@@ -83,37 +86,36 @@ class AclKeeper:
 
     async def run(self) -> None:
         """Compare and follow, until cancelled."""
-        while True:
-            link = self._controller.image.links.get(self._link)
-            if link is None:
-                return
-            options, rules = acl_options(link.options)
-            pause = options.acl_sync_interval_ms / 1000
-            if options.acl_sync == "off":
+        await self.task.run()
+
+    async def _once(self) -> None:
+        link = self._controller.image.links.get(self._link)
+        mode = "off" if link is None else acl_options(link.options)[0].acl_sync
+        if mode == "off":
+            self.trouble, self.last = None, None
+            return
+        try:
+            await self.look(self.rules, follow=mode == "follow")
+        except LinkerError as error:
+            if mode == "follow":
+                raise
+            # Nobody asked for more than a look: without an authorizer there is nothing to see.
+            if isinstance(error, NoAuthorizer):
                 self.trouble, self.last = None, None
             else:
-                try:
-                    await self.look(rules, follow=options.acl_sync == "follow")
-                    self._say(None)
-                except NoAuthorizer as error:
-                    self._say(str(error) if options.acl_sync == "follow" else None)
-                except LinkerError as error:
-                    self._say(str(error))
-                if self._to_confirm:
-                    pause = min(pause, _CONFIRM_AFTER)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
-            self._wake.clear()
+                self._failed(error)
+            return
+        self.trouble = None
 
-    def wake(self) -> None:
-        """Look now: options or mirrors have changed."""
-        self._wake.set()
+    def _failed(self, error: Exception) -> None:
+        if str(error) != self.trouble:
+            log.warning("link %s: ACLs are not followed: %s", self._link, error)
+        self.trouble = str(error)
 
-    def _say(self, trouble: str | None) -> None:
-        if trouble is not None and trouble != self.trouble:
-            log.warning("link %s: ACLs are not followed: %s", self._link, trouble)
-        self.trouble = trouble
+    def _pause(self) -> float:
+        link = self._controller.image.links.get(self._link)
+        pause = _INTERVAL if link is None else acl_options(link.options)[0].acl_sync_interval_ms / 1000
+        return min(pause, _CONFIRM_AFTER) if self._to_confirm else pause
 
     async def look(self, rules: AclRules, *, follow: bool, at_once: bool = False) -> AclState:
         """Compare both clusters, and with `follow` make the target as it is to be; `at_once`: what is gone at the source

@@ -98,3 +98,17 @@ def kept_checks(put_back: Mapping[str, Mapping[str, int]], troubles: Mapping[str
             )
         )
     return checks
+
+
+def reported_checks(reported: Mapping[str, str]) -> list[Check]:
+    """A line for each topic whose source's configs have changed and are not followed, by `topic_config_sync=report`."""
+    return [
+        Check(
+            name=NAME,
+            result=CheckResult.WARN,
+            detail=f"topic {topic}: configs at the source have changed since, and are not followed: {changes}",
+            remedy="linker link update LINK --option topic_config_sync=follow, or topic_config_exclude for those that are "
+            "to be the target's own",
+        )
+        for topic, changes in sorted(reported.items())
+    ]

@@ -2,6 +2,7 @@
 
 - `bring_up`: creates the mirrors at the target as the controller's state says, and repairs them
 - `config_keeper`: keeps the configs of a mirrored topic as its source has them
+- `config_options`: the link's options about topic configs: followed or not, and which are the target's own
 - `configs`: topic and broker configs, read from a cluster's brokers (DescribeConfigs)
 - `copies`: the copies of a link: those of this sidecar's fetcher, and those that other sidecars report
 - `copy_specs`: the MirrorSpec of each partition that is copied, and the offset where a new copy begins

@@ -30,6 +30,7 @@ from controller.plan.topic_configs import (
 )
 from controller.state import UNBOUND, MirrorTopic
 from fleet.link_controller import LinkController
+from linker.links.config_options import ALWAYS_KEPT, ConfigOptions, config_options, from_target
 from linker.links.configs import topic_configs_each, topic_defaults
 from linker.membership import TargetCluster
 from wire.client.cluster import Cluster
@@ -76,6 +77,8 @@ class ConfigKeeper:
         #: By topic, why its configs cannot be kept, or followed.
         self.trouble: dict[str, str] = {}
         self.behind: dict[str, str] = {}
+        #: By topic, changes at the source that are not followed, as the link's options say.
+        self.reported: dict[str, str] = {}
         self._defaults: dict[str, str] = {}
         self._defaults_until = 0.0
         self.task = PeriodicTask("configs at the source", self._watch, _INTERVAL, pause=self._rest)
@@ -185,7 +188,15 @@ class ConfigKeeper:
         if self._ended(mirror) or not mirror.copied_configs:
             return []
         overrides = self._target.image.configs.get((CONFIG_TOPIC, topic), {})
-        return drifts(mirror.copied_configs, overrides, mirror.configs_from_target)
+        found_drifts = drifts(mirror.copied_configs, overrides, from_target(self._controller.image, mirror))
+        if self._options.sync == "follow":
+            return found_drifts
+        return [one for one in found_drifts if one.config in ALWAYS_KEPT]
+
+    @property
+    def _options(self) -> ConfigOptions:
+        link = self._controller.image.links.get(self._link)
+        return ConfigOptions() if link is None else config_options(link.options)
 
     def _ended(self, mirror: MirrorTopic) -> bool:
         """Whether real brokers lead all of it, by a promote or failover: from then on the topic is its owner's."""
@@ -198,6 +209,10 @@ class ConfigKeeper:
         """A round over all mirrors; why one of them could not be followed."""
         topics = self._open_topics()
         self._forget_all_but(topics)
+        if self._options.sync == "off":
+            self.reported.clear()
+            self.behind.clear()
+            return None
         failed = None
         for first in range(0, len(topics), _AT_ONCE):
             part = topics[first : first + _AT_ONCE]
@@ -213,7 +228,7 @@ class ConfigKeeper:
         return max(1.0, _INTERVAL - len(self._open_topics()) / _TOPICS_A_SECOND)
 
     def _forget_all_but(self, topics: Collection[str]) -> None:
-        for told in (self.put_back, self.trouble, self.behind):
+        for told in (self.put_back, self.trouble, self.behind, self.reported):
             for topic in told.keys() - set(topics):
                 del told[topic]
 
@@ -223,7 +238,8 @@ class ConfigKeeper:
 
     async def follow(self, topics: Collection[str]) -> None:
         """Read the source's configs of these mirrors and have plan and target follow; LinkerError if they are not told."""
-        if not topics:
+        sync = self._options.sync
+        if not topics or sync == "off":
             return
         try:
             found, refused = await topic_configs_each(self._source, topics, timeout=_CALL_TIMEOUT, keys=_KEYS)
@@ -238,11 +254,17 @@ class ConfigKeeper:
             mirror = self._controller.image.mirrors.get((self._link, topic))
             if mirror is None or self._ended(mirror):
                 continue
-            plan = plan_configs(configs.overrides, configs.effective, defaults, mirror.configs_from_target)
-            plan = keep_differing(plan, mirror.copied_configs, configs.effective, mirror.configs_from_target)
+            own = from_target(self._controller.image, mirror)
+            plan = plan_configs(configs.overrides, configs.effective, defaults, own)
+            plan = keep_differing(plan, mirror.copied_configs, configs.effective, own)
             create, restore = keep_segments(plan, mirror.copied_configs, defaults)
             if create == dict(mirror.copied_configs) and restore == dict(mirror.restore_configs):
+                self.reported.pop(topic, None)
                 continue
+            if sync == "report":
+                self.reported[topic] = ", ".join(_changes(mirror, create, restore))
+                continue
+            self.reported.pop(topic, None)
             log.info(
                 "mirror %s of link %s: its configs follow the source's: %s",
                 topic,

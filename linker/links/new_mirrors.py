@@ -18,6 +18,7 @@ from linker.checks import preflight
 from linker.checks.message_format import formats_or_not_told
 from linker.checks.replication_factor import few_replicas, target_default
 from linker.checks.topic_names import collisions
+from linker.links.config_options import config_options
 from linker.links.configs import TopicConfigs, topic_defaults
 from linker.membership import TargetCluster
 from linker.membership.topic_operations import NewTopic
@@ -69,6 +70,10 @@ class NewMirrors:
         self._unfence = unfence
         self._ask = ask
 
+    def _excluded(self) -> tuple[str, ...]:
+        link = self._controller.image.links.get(self._link)
+        return () if link is None else config_options(link.options).exclude
+
     def name_taken(self, topic: str) -> str | None:
         """Why no mirror of this name can be made at the target; None if one can."""
         existing = self._controller.image.mirror_of_topic(topic)
@@ -105,13 +110,14 @@ class NewMirrors:
                 continue
             found = {name: found[name] for name in part}
             effective = {name: topic.configs.effective for name, topic in found.items()}
+            own = (*wanted.configs_from_target, *self._excluded())
             findings += await formats_or_not_told(self._source, effective)
             preflight.refuse(findings)
             factors |= {
                 name: wanted.replication_factor or min(topic.replication_factor, len(brokers))
                 for name, topic in found.items()
             }
-            found = preflight.plan_with(defaults, found, dict.fromkeys(found, wanted.configs_from_target))
+            found = preflight.plan_with(defaults, found, dict.fromkeys(found, own))
             findings += preflight.check_configs(found, factors)
             preflight.refuse(findings)
             done.findings += findings

@@ -28,6 +28,7 @@ from linker.config.cluster_addresses import not_found
 from linker.config.link_secrets import LinkSecrets
 from linker.links.bring_up import BringUp
 from linker.links.config_keeper import ConfigKeeper
+from linker.links.config_options import CONFIG_OPTIONS
 from linker.links.copies import Copies
 from linker.links.group_options import GROUP_OPTIONS
 from linker.links.head_tasks import ControllerTasks
@@ -65,7 +66,9 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _UNUSABLE_FOR = 5.0  # until it is tried again whether the source can be asked
 _LOOK_AGAIN = 1.0
 #: Options that a link at work follows as soon as they are written; for any other it has to begin anew.
-LIVE_OPTIONS = frozenset({RATE_OPTION, BESIDE_WRITES, INTERVAL_OPTION}) | GROUP_OPTIONS | ACL_OPTIONS
+LIVE_OPTIONS = (
+    frozenset({RATE_OPTION, BESIDE_WRITES, INTERVAL_OPTION}) | GROUP_OPTIONS | ACL_OPTIONS | CONFIG_OPTIONS
+)
 
 
 class LinkRuntime:
@@ -240,6 +243,7 @@ class LinkRuntime:
             self.watch.task,
             self.producer_ids.task,
             self.configs.task,
+            self.acls.task,
             self.starts.task,
             self.fence_debts.task,
             self.validation.continuous,

@@ -17,6 +17,7 @@ from controller.state import MirrorTopic, PromoteJob
 from fleet.stores.base import ControllerFenced, NodeNotEmpty, StoreError, VersionConflict
 from linker.checks.mirror_configs import Changed, changed
 from linker.links import status as view
+from linker.links.config_options import from_target
 from linker.links.new_mirrors import real_brokers
 from linker.links.runtime import LinkRuntime
 from linker.manual_steps import undo_source_fence
@@ -119,7 +120,7 @@ class ServiceBase:
                 changed(
                     mirror.copied_configs,
                     image.configs.get((CONFIG_TOPIC, mirror.topic), {}),
-                    mirror.configs_from_target,
+                    from_target(self._image, mirror),
                 ),
             )
             for mirror in self._image.link_mirrors(link)

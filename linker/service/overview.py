@@ -30,7 +30,7 @@ from linker.checks.doctor import (
 )
 from linker.checks.forked import fork_checks
 from linker.checks.limits import check_limits
-from linker.checks.mirror_configs import config_checks, kept_checks
+from linker.checks.mirror_configs import config_checks, kept_checks, reported_checks
 from linker.checks.mirror_states import Stuck, mirror_checks
 from linker.checks.missing_records import check_missing
 from linker.checks.other_tools import other_tools_checks
@@ -39,6 +39,7 @@ from linker.checks.share_groups import check_share_groups
 from linker.config.cluster_addresses import OF_A_LINK, OF_THE_TARGET, check_addresses
 from linker.links import forks, proved
 from linker.links import status as view
+from linker.links.config_options import from_target
 from linker.links.group_options import group_settings
 from linker.links.reads import held_readers
 from linker.links.runtime import LinkRuntime
@@ -159,6 +160,7 @@ class Overview(FleetService):
             *mirror_checks(runtime.name, mirrors, stuck, runtime.bring_up.trouble),
             *config_checks(self._changed_configs(runtime.name)),
             *kept_checks(runtime.configs.put_back, runtime.configs.trouble | runtime.configs.behind),
+            *reported_checks(runtime.configs.reported),
             *other_tools_checks(
                 self._sidecar.target.image,
                 [one for one in self._image.link_mirrors(runtime.name) if not self._ended(one)],
@@ -216,7 +218,7 @@ class Overview(FleetService):
                 }
                 if topics:
                     brokers = [broker.id for broker in self._brokers()]
-                    wanted = {name: mirrors[name].configs_from_target for name in topics}
+                    wanted = {name: from_target(self._image, mirrors[name]) for name in topics}
                     topics = await preflight.plan_topics(self._sidecar.target, topics, brokers, wanted)
                     findings += preflight.check_configs(topics, factors)
                     differences = preflight.config_differences(topics)

@@ -25,6 +25,7 @@ from linker.access.report import who_may_not
 from linker.checks import missing_records, preflight
 from linker.checks.replication_factor import few_replicas, target_default
 from linker.links import status as view
+from linker.links.config_options import from_target
 from linker.links.producer_view import direct_warnings, source_producers
 from linker.links.runtime import LinkRuntime
 from linker.links.topic_shape import grown_at_target
@@ -109,7 +110,9 @@ class Promotes(Validations):
         try:
             found, _, _ = await preflight.read_source_topics(runtime.source, topics)
             brokers = [broker.id for broker in self._brokers()]
-            wanted = {topic: self._image.mirrors[runtime.name, topic].configs_from_target for topic in found}
+            wanted = {
+                topic: from_target(self._image, self._image.mirrors[runtime.name, topic]) for topic in found
+            }
             planned = await preflight.plan_topics(self._sidecar.target, found, brokers, wanted)
         except LinkerError as error:
             return [f"the configs of source and target cannot be compared: {error}"]

@@ -13,6 +13,7 @@ from controller.decide.mirrors import Leadership
 from controller.phases import Phase
 from controller.state import MirrorTopic
 from fleet.stored_controller import StoredController
+from linker.checks.mirror_configs import reported_checks
 from linker.links import config_keeper
 from linker.links.config_keeper import ConfigKeeper
 from linker.links.configs import TopicConfigs
@@ -247,3 +248,47 @@ async def test_without_a_broker_of_the_target_the_plan_stays_as_it_is(
         await rig.keeper.follow(["t"])
     assert rig.controller.image.mirrors["l", "t"].copied_configs == OFF
     assert rig.asked == []
+
+
+async def test_the_sources_changes_are_reported_only_and_dangerous_ones_are_put_back_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = await Rig.make()
+    source_has_changed(monkeypatch)
+    await rig.controller.update_link("l", None, {"topic_config_sync": "report"})
+    await rig.keeper.follow(["t"])
+    assert "max.message.bytes not set -> 99" in rig.keeper.reported["t"]
+    assert rig.overrides == OFF
+    [check] = reported_checks(rig.keeper.reported)
+    assert "are not followed" in check.detail
+    rig.overrides.update({"max.message.bytes": "5", "retention.ms": "1000", "min.insync.replicas": "3"})
+    assert [one.config for one in rig.keeper.drift("t")] == ["min.insync.replicas", "retention.ms"]
+    await rig.controller.update_link("l", None, {"topic_config_sync": "follow"})
+    await rig.keeper.follow(["t"])
+    assert rig.overrides == {**OFF, "max.message.bytes": "99"}
+    assert not rig.keeper.reported
+
+
+async def test_off_asks_nobody_and_dangerous_changes_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await Rig.make()
+    source_has_changed(monkeypatch, {"t": LinkerError("nobody may ask")})
+    await rig.controller.update_link("l", None, {"topic_config_sync": "off"})
+    await rig.keeper.follow(["t"])
+    assert await rig.keeper._watch() is None
+    assert (rig.keeper.reported, rig.keeper.behind) == ({}, {})
+    rig.overrides["unclean.leader.election.enable"] = "true"
+    assert [one.config for one in rig.keeper.drift("t")] == ["unclean.leader.election.enable"]
+
+
+async def test_a_config_of_the_targets_own_is_neither_followed_nor_put_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = await Rig.make()
+    source_has_changed(monkeypatch)
+    await rig.controller.update_link("l", None, {"topic_config_exclude": "max.message.bytes,segment.ms"})
+    await rig.keeper.follow(["t"])
+    assert rig.overrides == OFF
+    rig.overrides["max.message.bytes"] = "5"
+    assert rig.keeper.drift("t") == []
+    rig.overrides["retention.ms"] = "1000"
+    assert [one.config for one in rig.keeper.drift("t")] == ["retention.ms"]
