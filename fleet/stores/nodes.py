@@ -84,8 +84,12 @@ def _check_empty(
 
 
 def encode(path: str, value: JsonValue) -> bytes:
+    return dump(path, value).encode()
+
+
+def dump(path: str, value: JsonValue) -> str:
     """The JSON text of a value; StoreError if it is no JSON."""
     try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":"), sort_keys=True).encode()
-    except (TypeError, ValueError) as error:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"), sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
         raise StoreError(f"the value for {path} is not JSON: {error}") from error

@@ -35,6 +35,7 @@ from fleet.stores.base import (
     StoreTooNew,
     VersionConflict,
 )
+from fleet.stores.nodes import dump, prefix
 
 T = TypeVar("T")
 
@@ -88,13 +89,13 @@ class SqliteStore:
         return await self._run(lambda: _get(self._database, path))
 
     async def children(self, path: str) -> list[str]:
-        prefix = _prefix(path)
-        rows = await self._run(lambda: _below(self._database, prefix))
-        return sorted({found[len(prefix) :].split("/", 1)[0] for found, _, _ in rows})
+        below = prefix(path)
+        rows = await self._run(lambda: _below(self._database, below))
+        return sorted({found[len(below) :].split("/", 1)[0] for found, _, _ in rows})
 
     async def tree(self, path: str) -> Mapping[str, Versioned]:
-        prefix = _prefix(path)
-        rows = await self._run(lambda: _below(self._database, prefix))
+        below = prefix(path)
+        rows = await self._run(lambda: _below(self._database, below))
         return {found: Versioned(_load(found, value), version) for found, version, value in rows}
 
     async def claim(self) -> int:
@@ -107,7 +108,7 @@ class SqliteStore:
             keys.split(operation.path)
             if operation.path == keys.CONTROLLER_EPOCH:
                 raise StoreError(f"{operation.path} changes by claim() only")
-            text = _dump(operation.path, operation.value) if isinstance(operation, Put) else ""
+            text = dump(operation.path, operation.value) if isinstance(operation, Put) else ""
             prepared.append((operation, text))
         await self._run(lambda: _commit(self._database, prepared, controller_epoch))
 
@@ -215,13 +216,6 @@ def _close(lock: int, database: sqlite3.Connection | None) -> None:
         os.close(lock)
 
 
-def _prefix(path: str) -> str:
-    if path == "/":
-        return "/"
-    keys.split(path)
-    return f"{path}/"
-
-
 def _get(database: sqlite3.Connection, path: str) -> Versioned | None:
     row = database.execute("SELECT version, value FROM node WHERE path = ?", (path,)).fetchone()
     return None if row is None else Versioned(_load(path, row[1]), int(row[0]))
@@ -273,24 +267,13 @@ def _apply(database: sqlite3.Connection, operation: Operation, text: str) -> Non
     if found != operation.expect:
         raise VersionConflict(path, operation.expect, found)
     if isinstance(operation, Delete):
-        prefix = f"{path}/"
-        below = database.execute(
-            "SELECT path FROM node WHERE path > ? AND path < ? LIMIT 1", (prefix, f"{path}0")
-        ).fetchone()
-        if below is not None:
-            raise NodeNotEmpty(f"{path} still has {below[0]} below it")
+        if below := _below(database, f"{path}/"):
+            raise NodeNotEmpty(f"{path} still has {below[0][0]} below it")
         database.execute("DELETE FROM node WHERE path = ?", (path,))
     elif found is None:
         database.execute("INSERT INTO node (path, version, value) VALUES (?, 0, ?)", (path, text))
     else:
         database.execute("UPDATE node SET version = version + 1, value = ? WHERE path = ?", (text, path))
-
-
-def _dump(path: str, value: JsonValue) -> str:
-    try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":"), sort_keys=True)
-    except (TypeError, ValueError) as error:
-        raise StoreError(f"the value for {path} is not JSON: {error}") from error
 
 
 def _load(path: str, text: str) -> JsonValue:

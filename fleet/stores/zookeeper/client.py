@@ -6,12 +6,10 @@ Paths are the store's; the path at the end of the connect string is put in front
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kazoo.exceptions import NoNodeError, RolledBackError, RuntimeInconsistency
-from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from controller import keys
 from fleet.stores.base import StoreError
@@ -43,18 +41,6 @@ class Stored(NamedTuple):
 
 class ZooKeeperClient(ZooKeeperSession):
     """Make one with `open`."""
-
-    def __init__(
-        self,
-        connect: str,
-        session_timeout: float,
-        connect_timeout: float,
-        auth: tuple[str, str] | None,
-        tls: ssl.SSLContext | None,
-    ) -> None:
-        super().__init__(connect, session_timeout, connect_timeout, auth, tls)
-        self._acl = OPEN_ACL_UNSAFE if auth is None else CREATOR_ALL_ACL
-        self._acl_bytes = 4 + sum(12 + len(acl.id.scheme) + len(acl.id.id) for acl in self._acl)
 
     # Reading. Repeated while the connection is lost, until the deadline.
 

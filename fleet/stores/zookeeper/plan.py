@@ -22,6 +22,7 @@ from controller.errors import CorruptState
 from controller.operations import Delete, Operation, Put
 from controller.state import JsonValue
 from fleet.stores.base import Candidate, NodeNotEmpty, Seat, StoreError, StoreTooNew, VersionConflict
+from fleet.stores.nodes import dump
 
 FORMAT = 1
 
@@ -154,13 +155,6 @@ def prepare(operations: Sequence[Operation]) -> list[tuple[Operation, str]]:
 
 
 # Envelopes.
-
-
-def dump(path: str, value: JsonValue) -> str:
-    try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":"), sort_keys=True)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise StoreError(f"the value for {path} is not JSON: {error}") from error
 
 
 def envelope(text: str, base: int = 0) -> bytes:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from controller import keys
 from controller.errors import ControllerError
 from fleet.stores.base import Candidate, Seat, StoreError
+from fleet.stores.nodes import dump
 from fleet.stores.zookeeper.client import Rejected, Stored, ZooKeeperClient
 from fleet.stores.zookeeper.plan import (
     COMMITS,
@@ -32,7 +33,6 @@ from fleet.stores.zookeeper.plan import (
     Step,
     VersionCheck,
     Write,
-    dump,
     envelope,
     epoch_of,
     live_node,

@@ -38,6 +38,7 @@ from kazoo.exceptions import (
 )
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from controller import keys
 from controller.errors import InvalidName
@@ -112,6 +113,8 @@ class ZooKeeperSession:
         self._attempt_timeout = min(session_timeout, connect_timeout) / self._attempts
         self._opened: socket.socket | None = None  # the newest one
         self._auth = auth
+        self._acl = OPEN_ACL_UNSAFE if auth is None else CREATOR_ALL_ACL
+        self._acl_bytes = 4 + sum(12 + len(acl.id.scheme) + len(acl.id.id) for acl in self._acl)
         self._tls = tls
         self._refused: dict[str, str] = {}  # address -> why no connection, the last time
         self._loop = asyncio.get_running_loop()

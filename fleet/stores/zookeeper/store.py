@@ -29,6 +29,7 @@ from controller import keys
 from controller.errors import CorruptState
 from controller.operations import Operation, Versioned
 from fleet.stores.base import Candidate, ControllerFenced, NodeNotEmpty, Seat, StoreError, VersionConflict
+from fleet.stores.nodes import prefix
 from fleet.stores.zookeeper.client import Rejected, Stored, ZooKeeperClient
 from fleet.stores.zookeeper.plan import (
     COMMITS,
@@ -121,23 +122,23 @@ class ZooKeeperStore:
 
     async def children(self, path: str) -> list[str]:
         """`/sidecars/ids` has the sidecars that are alive now."""
-        prefix = _prefix(path)
+        below = prefix(path)
         await self._settle()
         await self._client.sync()
         (names,) = await self._client.children([path])
         found = []
         for name in names or ():
-            if f"{prefix}{name}" in PINNED:
-                if not await self.children(f"{prefix}{name}"):
+            if f"{below}{name}" in PINNED:
+                if not await self.children(f"{below}{name}"):
                     continue  # always there, also without a node
-            elif f"{prefix}{name}" in RESERVED:
+            elif f"{below}{name}" in RESERVED:
                 continue
             found.append(name)
         return sorted(found)
 
     async def tree(self, path: str) -> Mapping[str, Versioned]:
         """The committed nodes: without those that are alive, and the store's own."""
-        _prefix(path)
+        prefix(path)
         async with self._turn:
             number, znodes = await self._read_tree(path)
             nodes = {name: self._node(name, stored) for name, stored in znodes.items()}
@@ -172,8 +173,8 @@ class ZooKeeperStore:
                     if parent == path:
                         continue  # nothing is there
                     return None
-                prefix = _prefix(parent)
-                level.extend(f"{prefix}{name}" for name in names if f"{prefix}{name}" not in RESERVED)
+                below = prefix(parent)
+                level.extend(f"{below}{name}" for name in names if f"{below}{name}" not in RESERVED)
             parents = []
             for name, stored in zip(level, await self._client.read_many(level), strict=True):
                 if stored is None:
@@ -323,13 +324,6 @@ class ZooKeeperStore:
 
     async def resign(self) -> None:
         await self._fleet.resign()
-
-
-def _prefix(path: str) -> str:
-    if path == "/":
-        return "/"
-    keys.split(path)
-    return f"{path}/"
 
 
 async def _prepare(client: ZooKeeperClient) -> None:
