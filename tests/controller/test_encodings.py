@@ -1,4 +1,4 @@
-"""The state as an older version wrote it: read, and written again byte for byte; damaged, it is refused."""
+"""The state's JSON: there and back, byte for byte as an older version wrote it, and refused when damaged."""
 
 from __future__ import annotations
 
@@ -12,13 +12,159 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller import codec
+from controller.access.acls import Resource
 from controller.errors import CorruptState
+from controller.group_phases import GroupPhase
+from controller.groups import (
+    ClassicMember,
+    ConsumerMember,
+    GateKind,
+    GateRecord,
+    GateStage,
+    PendingTransaction,
+)
+from controller.phases import Phase
 from controller.state import (
+    Attempt,
+    CarriedAcls,
+    EvidenceStatus,
+    Grant,
+    GroupMove,
+    GroupOffset,
+    GroupPolicy,
+    GroupProtocol,
+    JobStatus,
+    Link,
+    MirrorGroup,
+    MirrorPartition,
     MirrorTopic,
     PartitionValidation,
+    ProducerIdFloor,
     PromoteEvidence,
     PromoteJob,
+    ReplicaValidation,
+    SidecarIdentity,
+    ValidationMismatch,
+    ValidationPolicy,
 )
+from wire.frames.types import TopicPartition
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+IDENTITY = SidecarIdentity(
+    broker_id=900, incarnation_id=b"\x05" * 16, log_dir_id=b"\x06" * 16, broker_epoch=12
+)
+ENTITIES = [
+    CarriedAcls(
+        link="l",
+        resource=Resource("TRANSACTIONAL_ID", "PREFIXED", "a/b *"),
+        grants=(Grant("User:a", "*", "WRITE", "ALLOW"), Grant("User:b", "10.0.0.1", "ALL", "DENY")),
+    ),
+    Link(name="l", source_cluster_id="c", properties={"a": "b"}, options={"x": [1, None]}, created_at=4),
+    MirrorTopic(
+        link="l",
+        topic="t",
+        topic_id=b"\xff" * 16,
+        source_topic_id=b"\x01" * 16,
+        partitions=2,
+        paused=True,
+        start="latest",
+        target_replicas=((1, 2), (2, 1)),
+        copied_configs={"retention.ms": "5"},
+        restore_configs={"unclean.leader.election.enable": None},
+        created_at=9,
+    ),
+    MirrorTopic(link="l", topic="t", topic_id=bytes(range(16)), source_topic_id=None, partitions=2),
+    MirrorPartition(link="l", topic="t", partition=0),
+    MirrorPartition(
+        link="l",
+        topic="t",
+        partition=1,
+        phase=Phase.VALIDATED,
+        leader=900,
+        leader_epoch=4,
+        isr=(900,),
+        controller_epoch=2,
+        session_epoch=3,
+        start_offset=0,
+        source_epochs=((0, 0), (4, 17)),
+        reason="r",
+        failure="f",
+        aligned_end=2**40,
+        attempt=Attempt(leader_epoch=4, partition_epoch=11),
+        since=8,
+    ),
+    PartitionValidation(link="l", topic="t", partition=0),
+    PartitionValidation(
+        link="l",
+        topic="t",
+        partition=1,
+        replicas=(
+            ReplicaValidation(
+                broker_id=2,
+                start=5,
+                through=2**40,
+                batches=3,
+                records=7,
+                bytes=900,
+                digest="0f" * 16,
+                source_digest="f0" * 16,
+                lawful={"compacted": 4},
+                at=8,
+            ),
+        ),
+        mismatch=ValidationMismatch(
+            broker_id=3, offset=9, kind="missing", detail="d", source="batch 9..11", replica=None, at=10
+        ),
+    ),
+    ProducerIdFloor(link="l", floor=1, source_seen=2, sampled_at=3),
+    PromoteJob(
+        id=3, link="l", partitions=(T0, T1), status=JobStatus.DONE, ended_at=1, phases_ms={"align": 1.5}
+    ),
+    PromoteJob(
+        id=4,
+        link="l",
+        partitions=(T0,),
+        validation=ValidationPolicy.WARN,
+        warnings=("t-0: slow",),
+        evidence=PromoteEvidence(
+            status=EvidenceStatus.CLOSED,
+            replicas=3,
+            batches=4,
+            records=5,
+            bytes=6,
+            html="/x.html",
+            ended_at=7,
+        ),
+    ),
+    IDENTITY,
+    MirrorGroup(
+        link="l", group="g", protocol=GroupProtocol.CLASSIC, gate=GateKind.CLASSIC_AND_TRANSACTION, since=3
+    ),
+    MirrorGroup(
+        link="l",
+        group="a group/of any text",
+        protocol=GroupProtocol.CONSUMER,
+        gate=GateKind.CONSUMER_AND_TRANSACTION,
+        phase=GroupPhase.OPENING,
+        policy=GroupPolicy.AUTO,
+        topics=("t", "u"),
+        unmirrored=("v",),
+        reason="r",
+        gate_state=GateRecord(
+            group="a group/of any text",
+            kind=GateKind.CONSUMER_AND_TRANSACTION,
+            stage=GateStage.LEAVING,
+            consumer=ConsumerMember(member_id="m", member_epoch=4, topics=("t",)),
+            classic=ClassicMember(member_id="c", generation=2, protocols=("range",), protocol="range"),
+            transaction=PendingTransaction(
+                transactional_ids=("x", "y"), current=1, producer_id=5, producer_epoch=6
+            ),
+        ),
+        move=GroupMove(asked_at=1, until=2, force=True, automatic=True),
+        offsets=(GroupOffset("t", 0, 2**40, "meta"), GroupOffset("t", 1, 0), GroupOffset("u", 0, 7)),
+        since=8,
+    ),
+]
 
 # One entity a line, [path, value], written by the codec that was spelt out field by field.
 LINES = Path(__file__).with_name("encodings.jsonl").read_text().splitlines()
@@ -76,3 +222,24 @@ def test_a_field_that_older_versions_lack_has_its_default() -> None:
                 assert (job.evidence or PromoteEvidence()).missing_records == 0
             case PartitionValidation() as validation:
                 assert all(replica.missing is None for replica in validation.replicas)
+
+
+@pytest.mark.parametrize("entity", ENTITIES, ids=lambda e: type(e).__name__)
+def test_json_there_and_back(entity: object) -> None:
+    assert codec.decode(codec.path_of(entity), codec.encode(entity)) == entity  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("entity", ENTITIES, ids=lambda e: type(e).__name__)
+def test_damaged_json_names_the_path(entity: object) -> None:
+    path = codec.path_of(entity)  # type: ignore[arg-type]
+    whole = codec.encode(entity)  # type: ignore[arg-type]
+    for field in whole:
+        if field != "configs_from_target":  # ADDED_LATER
+            with pytest.raises(CorruptState, match=path):
+                codec.decode(path, {k: v for k, v in whole.items() if k != field})
+        for damaged in ({**whole, field: object()},):
+            with pytest.raises(CorruptState, match=path):
+                codec.decode(path, damaged)  # type: ignore[arg-type]
+    for value in (None, [], "x", 5):
+        with pytest.raises(CorruptState, match=path):
+            codec.decode(path, value)
