@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from fetcher.partition_copy import PartitionCopy
 from fetcher.resolve import Resolver, SourceVerdict
+from wire.backoff import Backoff
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 from wire.task_group import TaskGroup
@@ -114,4 +115,4 @@ class ResolveQueue:
 
 def pause_after(attempts: int) -> float:
     """Seconds to wait after that many failures in a row."""
-    return float(min(FIRST_PAUSE * 2 ** min(attempts - 1, 10), LONGEST_PAUSE))
+    return Backoff(FIRST_PAUSE, LONGEST_PAUSE).at(attempts - 1)

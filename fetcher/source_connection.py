@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from wire.backoff import Backoff
 from wire.client.connection import Connection
 from wire.errors import MalformedFrame, WireError
 from wire.frames.types import Node
@@ -39,15 +40,14 @@ class SourceConnection:
         """`backoff`: the shortest and the longest pause between two connections, in seconds."""
         self._node = node
         self._open = open_connection
-        self._backoff = backoff
+        self._backoff = Backoff(*backoff)
         self._user = user
         self.renewing = False
         """Nothing more is to be sent on this connection: another one takes its place when what is in flight has come."""
 
     async def run(self) -> None:
         """Keep a connection open until cancelled. Failures are reported and retried with a growing pause."""
-        first, last = self._backoff
-        pause = first
+        backoff = self._backoff
         clock = asyncio.get_running_loop().time
         while True:
             started = clock()
@@ -55,10 +55,9 @@ class SourceConnection:
                 await self._run_connection()
             except WireError as error:
                 self._user.failed(error)
-            if clock() - started > 10 * last:
-                pause = first
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, last)
+            if clock() - started > 10 * backoff.longest:
+                backoff.reset()
+            await asyncio.sleep(backoff.next())
 
     async def _run_connection(self) -> None:
         connection = await self._open(self._node)

@@ -22,6 +22,7 @@ from fleet.settings import FleetSettings
 from fleet.shared_controller import SharedController
 from fleet.stored_controller import StoredController
 from fleet.stores.base import Candidate, ControllerFenced, FleetStore, Seat, StoreError
+from wire.backoff import Backoff
 from wire.errors import LinkerError
 from wire.task_group import TaskGroup
 
@@ -87,7 +88,7 @@ class FleetRunner:
     # The head.
 
     async def _stand(self) -> None:
-        pause = self._settings.retry_first
+        backoff = Backoff(self._settings.retry_first, self._settings.retry_max)
         while True:
             await self._let_others()
             try:
@@ -95,7 +96,7 @@ class FleetRunner:
                 claimed_at = self._clock()
                 controller = await StoredController.load(self._store, epoch)
                 log.info("this sidecar is the link controller now, with epoch %d", epoch)
-                pause = self._settings.retry_first
+                backoff.reset()
                 await self._rule(controller, claimed_at)
             except asyncio.CancelledError:
                 # A planned stop: the next one need not wait for a timeout.
@@ -107,8 +108,7 @@ class FleetRunner:
                 log.warning("this sidecar cannot be the link controller: %s", error)
                 self.vacancy = str(error)
             await self._resign(self._settings.store_timeout)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, self._settings.retry_max)
+            await asyncio.sleep(backoff.next())
 
     async def _resign(self, timeout: float) -> None:
         with contextlib.suppress(StoreError, TimeoutError):

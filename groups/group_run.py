@@ -11,6 +11,7 @@ from controller.judge.group_offsets import Committed
 from groups.gates import Gate, GroupMember
 from groups.left_out import LeftOut
 from groups.views import GroupView
+from wire.backoff import Backoff
 from wire.frames.types import TopicPartition
 
 
@@ -43,7 +44,7 @@ class GroupRun:
     task: asyncio.Task[None] | None = None
     renewing: asyncio.Task[None] | None = None
     retry_at: float = 0.0  # monotonic: a refused or failed group is not looked at again before
-    retry_pause: float = 0.0
+    retries: Backoff = field(default_factory=lambda: Backoff(5.0, 60.0))
 
     @property
     def any_trouble(self) -> str | None:

@@ -30,6 +30,7 @@ from groups.left_out import NO_PARTITION, NOT_MIRRORED, LeftOut
 from groups.source_patience import GaveUp, SourcePatience
 from groups.tools import Tools
 from groups.views import GroupView
+from wire.backoff import Backoff
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 
@@ -60,7 +61,7 @@ class GroupSteps:
     async def tend(self) -> None:
         """Take steps until the group rests: gated, promoted, refused or failed. A step that a cluster refuses is
         retried."""
-        run, pause = self._run, _FIRST_PAUSE
+        run, backoff = self._run, Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         failed: str | None = None
         while (group := self._book.get(self._name)) is not None and (step := self._step(group)) is not None:
             try:
@@ -72,11 +73,11 @@ class GroupSteps:
                 if failed != str(error):
                     log.warning("link %s: group %s: %s (again)", self._book.link, self._name, error)
                 failed = run.trouble = str(error)
-                await asyncio.sleep(_FIRST_PAUSE if self._too_late(group) else pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                wait = backoff.next()
+                await asyncio.sleep(backoff.first if self._too_late(group) else wait)
             else:
                 failed = run.trouble = None
-                pause = _FIRST_PAUSE
+                backoff.reset()
         run.trouble, run.waiting_for, run.still_there = None, None, ()
 
     async def _take(self, step: Callable[[MirrorGroup], Awaitable[None]], group: MirrorGroup) -> None:

@@ -19,7 +19,6 @@ from wire.errors import LinkerError
 log = logging.getLogger(__name__)
 
 READ_TIMEOUT = 10.0
-_FIRST_RETRY, _LONGEST_RETRY = 5.0, 60.0
 
 
 class TargetChecks:
@@ -86,8 +85,7 @@ class TargetChecks:
             return
         views, _ = await self._tools.target.describe([run.name for run in due], timeout=READ_TIMEOUT)
         for run in due:
-            run.retry_pause = min(max(run.retry_pause * 2, _FIRST_RETRY), _LONGEST_RETRY)
-            run.retry_at = now + run.retry_pause
+            run.retry_at = now + run.retries.next()
             group, view = book.get(run.name), views.get(run.name)
             if group is None or view is None:
                 continue

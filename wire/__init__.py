@@ -1,5 +1,6 @@
 """Kafka's wire protocol: bytes, messages, connections and listeners, and no decision about links.
 
+- `backoff`: the waits between tries, for everybody who tries again
 - `client/`: the client side of Kafka: connections, clusters, authentication
 - `errors`: every error that this package raises
 - `frames/`: frames, record batches and the messages of the hot path

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 
+from wire.backoff import Backoff
 from wire.errors import LinkerError
 
 #: A task is not well when it has failed for longer than so many of its intervals, and for longer than so many seconds.
@@ -120,7 +121,7 @@ class PeriodicTask:
 
     def backoff(self, first: float, longest: float) -> float:
         """A pause that doubles with every failure."""
-        return min(first * 2.0 ** min(self.failures - 1, 30), longest)
+        return Backoff(first, longest).at(self.failures - 1)
 
     def ago(self, moment: float | None) -> float | None:
         """Seconds since then."""

@@ -25,6 +25,7 @@ from groups.gates.coordinators import KeyType
 from groups.gates.member_part import MemberGate, MemberPart
 from groups.gates.requests import CoordinatorGroup, CoordinatorMember, describe, explained, offset_commit
 from groups.gates.settings import REBALANCE_TIMEOUT_MS
+from wire.backoff import Backoff
 from wire.errors import UnsupportedApi
 from wire.frames.error_codes import FENCED_MEMBER_EPOCH, STALE_MEMBER_EPOCH
 from wire.frames.types import TopicPartition, topic_id_to_uuid
@@ -75,7 +76,7 @@ class ConsumerHold(MemberPart):
         """Wait until every partition is ours. A member that was there before keeps its partitions, whatever it is
         told: only the other owners are to be found out."""
         deadline = self.clock() + self.settings.take_timeout
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, 1.0)
         while True:
             described = await describe(self.coordinators, self.group, timeout=self.settings.operation_timeout)
             mine = described.member(self.member_id)
@@ -92,7 +93,7 @@ class ConsumerHold(MemberPart):
             missing = sorted(await self._existing(topics) - set(mine.partitions))
             if not missing:
                 return
-            if self.clock() + pause >= deadline:
+            if backoff.over(self.clock(), deadline):
                 await self.leave()
                 await self.forget()
                 raise GateRefused(
@@ -100,8 +101,7 @@ class ConsumerHold(MemberPart):
                     f"the target's coordinator gave the gate no {missing[0]} (and {len(missing) - 1} more) within "
                     f"{self.settings.take_timeout:g} s; look for errors of its assignor in the broker's log",
                 )
-            await self.sleep(pause)
-            pause = min(2 * pause, 1.0)
+            await self.sleep(backoff.next())
             await self._beat(None, self.member.member_epoch)
 
     async def _existing(self, topics: tuple[str, ...]) -> set[TopicPartition]:

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from groups.gates import codes
 from groups.places import Places
+from wire.backoff import Backoff
 from wire.client.cluster import Cluster
 from wire.client.connection import Connection
 from wire.errors import BrokerError, ClusterUnreachable, ConnectionLost, LinkerError, RequestTimedOut
@@ -113,7 +114,7 @@ class Coordinators:
         deadline: float,
     ) -> Any:
         """An answer of the right coordinator at a time when it has one to give."""
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LAST_PAUSE)
         while True:
             try:
                 answer = await ask(await self._found(kind, key, deadline))
@@ -127,10 +128,9 @@ class Coordinators:
                 if busy in codes.MOVED:
                     self._places[kind].forget(key)
                 last = BrokerError(busy, message=f"coordinator of {key}", api=api, peer=self.cluster.name)
-            if time.monotonic() + pause >= deadline:
+            if backoff.over(time.monotonic(), deadline):
                 raise last
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LAST_PAUSE)
+            await asyncio.sleep(backoff.next())
 
     async def _found(self, kind: KeyType, key: str, deadline: float) -> int:
         if (known := self._places[kind].get(key)) is not None:

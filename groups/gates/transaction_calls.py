@@ -22,6 +22,7 @@ from groups.gates.ledger import Ledger
 from groups.gates.pieces import Piece, pieces, smaller
 from groups.gates.requests import by_topic, failed_partitions, offset_fetch
 from groups.gates.settings import GateSettings
+from wire.backoff import Backoff
 from wire.frames.error_codes import (
     INVALID_COMMIT_OFFSET_SIZE,
     INVALID_TRANSACTION_TIMEOUT,
@@ -206,7 +207,7 @@ class TransactionCalls(abc.ABC):
         """Wait until nothing of the partitions is pending: the markers are written after EndTxn has answered."""
         wanted = set(partitions)
         deadline = self.clock() + self.settings.operation_timeout
-        pause = 0.01
+        backoff = Backoff(0.01, 0.5)
         while True:
             found = await offset_fetch(
                 self.coordinators,
@@ -217,7 +218,7 @@ class TransactionCalls(abc.ABC):
             )
             if not found.unstable:
                 return
-            if self.clock() + pause >= deadline:
+            if backoff.over(self.clock(), deadline):
                 raise CommitFailed(
                     self.group,
                     dict.fromkeys(
@@ -226,5 +227,4 @@ class TransactionCalls(abc.ABC):
                         "clients from reading",
                     ),
                 )
-            await self.sleep(pause)
-            pause = min(2 * pause, 0.5)
+            await self.sleep(backoff.next())

@@ -36,6 +36,7 @@ from groups.gates.ledger import Ledger
 from groups.gates.requests import describe
 from groups.gates.settings import GateSettings
 from groups.gates.transaction_calls import TransactionCalls
+from wire.backoff import Backoff
 from wire.frames.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from wire.frames.types import TopicPartition
 
@@ -67,7 +68,7 @@ class TransactionPart(TransactionCalls):
         self._due = clock()
         # Next attempt for partitions that did not exist yet.
         self._retry_at = clock()
-        self._retry_pause = _FIRST_RETRY
+        self._backoff = Backoff(_FIRST_RETRY, _LAST_RETRY)
 
     @property
     def unheld(self) -> frozenset[TopicPartition]:
@@ -87,8 +88,8 @@ class TransactionPart(TransactionCalls):
         """Make every partition pending, in the transaction of the record if it is still open."""
         wanted = {tp: OffsetAndMetadata(offset) for tp, offset in assignment.items()}
         if not wanted.keys() <= self._covered.keys():
-            self._retry_pause = _FIRST_RETRY
-            self._retry_at = self.clock() + _FIRST_RETRY
+            self._backoff.reset()
+            self._retry_at = self.clock() + self._backoff.next()
         self._covered.update(wanted)
         if not self.begun:
             await self._begin()
@@ -148,8 +149,7 @@ class TransactionPart(TransactionCalls):
             # pending, and the one that holds would be aborted for it.
             return
         if self.clock() < self._due:
-            self._retry_pause = min(2 * self._retry_pause, _LAST_RETRY)
-            self._retry_at = self.clock() + self._retry_pause
+            self._retry_at = self.clock() + self._backoff.next()
             await self._put_missing()
             return
         await self._rotate(self._covered)

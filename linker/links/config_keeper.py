@@ -33,6 +33,7 @@ from fleet.link_controller import LinkController
 from linker.links.config_options import ALWAYS_KEPT, ConfigOptions, config_options, from_target
 from linker.links.configs import topic_configs_each, topic_defaults
 from linker.membership import TargetCluster
+from wire.backoff import Backoff
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
 from wire.metadata.image import CONFIG_TOPIC, ClusterImage
@@ -101,7 +102,7 @@ class ConfigKeeper:
     async def _keep(self) -> None:
         for mirror in self._controller.image.link_mirrors(self._link):
             self._ask(mirror.topic)
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -112,12 +113,11 @@ class ConfigKeeper:
             if failed:
                 self._dirty.update(topic for topic in asked if topic in self.trouble)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
+                    async with asyncio.timeout(backoff.next()):
                         await self._wake.wait()
-                pause = min(pause * 2, _LONGEST_PAUSE)
                 self._wake.set()
             else:
-                pause = _FIRST_PAUSE
+                backoff.reset()
 
     def _ask(self, topic: str) -> None:
         self._dirty.add(topic)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import heapq
 
+from wire.backoff import Backoff
+
 _FIRST, _LONGEST = 0.2, 5.0
 #: What fails may be what asks, and without a wait in between nobody else would run.
 _LEAST = 0.05
@@ -19,9 +21,9 @@ class DueTopics:
 
     def __init__(self) -> None:
         self._asked: dict[str, None] = {}  # in the order in which they were asked for
-        #: In trouble: when it is tried again, and the pause before that.
+        #: In trouble: when it is tried again, and the pauses before that.
         self._again: dict[str, float] = {}
-        self._pauses: dict[str, float] = {}
+        self._pauses: dict[str, Backoff] = {}
         self._queue: list[tuple[float, str]] = []  # of _again; what does not agree with it is over
 
     @property
@@ -69,11 +71,10 @@ class DueTopics:
     def failed(self, topic: str, now: float) -> None:
         if topic in self._asked:  # while it was tried
             del self._asked[topic]
-            self._pauses.setdefault(topic, _FIRST)
+            self._pauses.setdefault(topic, Backoff(_FIRST, _LONGEST, tries=1))
             self._put(topic, now + _LEAST)
             return
-        pause = self._pauses[topic] = min(self._pauses.get(topic, _FIRST / 2) * 2, _LONGEST)
-        self._put(topic, now + pause)
+        self._put(topic, now + self._pauses.setdefault(topic, Backoff(_FIRST, _LONGEST)).next())
 
     def _put(self, topic: str, at: float) -> None:
         self._again[topic] = at

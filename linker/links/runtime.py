@@ -53,6 +53,7 @@ from linker.validation.evidence import close_evidence
 from linker.validation.runner import INTERVAL_OPTION, LinkValidator
 from linker.validation.validator import Validator
 from router.dispatch import Router
+from wire.backoff import Backoff
 from wire.errors import ClusterUnreachable, LinkerError
 from wire.frames.buffers import FramePool
 from wire.frames.types import TopicPartition
@@ -322,7 +323,7 @@ class LinkRuntime:
         return self.trouble or "the source was not reached yet"
 
     async def _reach_source(self) -> None:
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             try:
                 if self.unusable is not None:
@@ -341,8 +342,7 @@ class LinkRuntime:
             if self.unusable is not None:
                 await self._without_source()
                 raise self.unusable  # whoever runs the link makes a new one, with what can be read then
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            await asyncio.sleep(backoff.next())
         self.trouble = None
         self._verified.set()
         log.info("link %s: connected to source cluster %s", self.name, self.source.cluster_id)

@@ -21,6 +21,7 @@ from linker.membership.discovery import (
     remaining,
 )
 from linker.membership.errors import ControllerUnreachable, MissingRight, TargetUnsupported
+from wire.backoff import Backoff
 from wire.client.cluster import Cluster
 from wire.client.connection import Connection
 from wire.client.security import ClientSecurity
@@ -93,7 +94,7 @@ class ControllerChannel:
         """The active controller; at the deadline ControllerUnreachable with every reason collected."""
         deadline = time.monotonic() + timeout
         async with self._discovery:
-            backoff = _BACKOFF_FIRST
+            backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_MAX)
             while True:
                 if self._active is not None:
                     return self._active
@@ -106,13 +107,12 @@ class ControllerChannel:
                 elif found is not None:
                     self._adopt(found)
                     return found
-                if time.monotonic() + backoff >= deadline:
+                if backoff.over(time.monotonic(), deadline):
                     reasons = "; ".join(f"{where}: {why}" for where, why in tried.items())
                     raise ControllerUnreachable(
                         f"{self.cluster_name}: no active controller found within {timeout:.0f} s ({reasons})"
                     )
-                await asyncio.sleep(backoff)
-                backoff = min(backoff * 2, _BACKOFF_MAX)
+                await asyncio.sleep(backoff.next())
 
     async def _ask_brokers(self, tried: dict[str, str], deadline: float) -> ActiveController | None:
         """Also where controllers are configured: all of these may have been replaced since (KIP-853). There, a refusal
@@ -155,6 +155,7 @@ class ControllerChannel:
     async def connection(self, purpose: str, *, timeout: float) -> tuple[ActiveController, Connection]:
         """The purpose's connection to the active controller, opened if need be."""
         deadline = time.monotonic() + timeout
+        backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_FIRST)
         lock = self._opening.setdefault(purpose, asyncio.Lock())
         async with lock:
             while True:
@@ -177,12 +178,12 @@ class ControllerChannel:
                     raise
                 except WireError as error:
                     self.moved(active)
-                    if time.monotonic() + _BACKOFF_FIRST >= deadline:
+                    if backoff.over(time.monotonic(), deadline):
                         raise ControllerUnreachable(
                             f"{self.cluster_name}: the controller at {active.address} cannot be reached: "
                             f"{error}"
                         ) from error
-                    await asyncio.sleep(_BACKOFF_FIRST)
+                    await asyncio.sleep(backoff.next())
                     continue
                 try:
                     self._check_open()
@@ -235,7 +236,7 @@ class ControllerChannel:
         next leader may commit them (`QuorumController.renounce`).
         """
         deadline = time.monotonic() + timeout
-        backoff = _BACKOFF_FIRST
+        backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_MAX)
         while True:
             active, connection = await self.connection(purpose, timeout=remaining(deadline, timeout))
             # From here to the write inside call() nothing awaits: a function sees the image of the send time.
@@ -250,7 +251,7 @@ class ControllerChannel:
                 )
             except ConnectionLost as error:
                 self.moved(active)
-                if (error.sent and not idempotent) or time.monotonic() + backoff >= deadline:
+                if (error.sent and not idempotent) or backoff.over(time.monotonic(), deadline):
                     raise
             except MalformedFrame as error:
                 # An answer nobody can read says nothing about what was done.
@@ -265,15 +266,14 @@ class ControllerChannel:
                 if not _says_not_controller(response):
                     return response
                 self.moved(active)
-                if not idempotent or time.monotonic() + backoff >= deadline:
+                if not idempotent or backoff.over(time.monotonic(), deadline):
                     raise ConnectionLost(
                         "the controller resigned while it handled the request",
                         sent=True,
                         api=api,
                         peer=active.address,
                     )
-            await asyncio.sleep(backoff)
-            backoff = min(backoff * 2, _BACKOFF_MAX)
+            await asyncio.sleep(backoff.next())
 
     async def close(self) -> None:
         self._closed = True

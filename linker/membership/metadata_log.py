@@ -26,6 +26,7 @@ from linker.membership.quorum import Quorum, QuorumVerdict
 from linker.membership.raft_requests import fetch_request
 from linker.membership.snapshots import SnapshotGone, SnapshotReader
 from linker.membership.uncommitted import OffsetGap, UncommittedTail
+from wire.backoff import Backoff
 from wire.errors import (
     AuthenticationFailed,
     LinkerError,
@@ -166,7 +167,7 @@ class MetadataLog:
 
     async def run(self) -> None:
         """Follow the log until cancelled; raises what cannot be repaired by trying again."""
-        backoff = _BACKOFF_FIRST
+        backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_MAX)
         try:
             while True:
                 try:
@@ -177,10 +178,9 @@ class MetadataLog:
                     log.warning("%s: metadata log: %s", self._name, error)
                     progressed = False
                 if progressed:
-                    backoff = _BACKOFF_FIRST
+                    backoff.reset()
                 else:
-                    await asyncio.sleep(backoff)
-                    backoff = min(backoff * 2, _BACKOFF_MAX)
+                    await asyncio.sleep(backoff.next())
         except BaseException as error:
             self._failure = error
             self._wake()

@@ -47,6 +47,7 @@ from linker.membership.identity import (
 from linker.membership.metadata_log import MetadataLog
 from linker.membership.refusals import check_identity, check_refused, taken_text
 from linker.membership.versions import check_versions
+from wire.backoff import Backoff
 from wire.client.waiting import until_set
 from wire.errors import LinkerError, RequestTimedOut
 from wire.frames.error_codes import BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH
@@ -154,7 +155,7 @@ class Registration:
             self.identity = dataclasses.replace(self.identity, cluster_id=self._cluster_id)
         # Saved before the first use: a crash after the controller has seen it must not cost us the identity.
         await self._save(self.identity)
-        backoff = _RETRY_FIRST
+        backoff = Backoff(_RETRY_FIRST, _RETRY_MAX)
         while True:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
@@ -163,8 +164,7 @@ class Registration:
             if code == 0:
                 break
             check_refused(code, self._name, self.identity, self._cluster_id, self._metadata.image)
-            await asyncio.sleep(min(backoff, max(0.0, deadline - time.monotonic())))
-            backoff = min(backoff * 2, _RETRY_MAX)
+            await asyncio.sleep(min(backoff.next(), max(0.0, deadline - time.monotonic())))
         self.identity = dataclasses.replace(self.identity, broker_epoch=epoch)
         await self._save(self.identity)
         log.info(
@@ -257,7 +257,7 @@ class Registration:
         """Heartbeats from the registration on, until cancelled or until leave() has succeeded."""
         try:
             await self._registered.wait()
-            backoff = _RETRY_FIRST
+            backoff = Backoff(_RETRY_FIRST, _RETRY_MAX)
             while not self._left:
                 if self._stopping:  # leave() sends its own heartbeats
                     await until_set(self._hurry, self._interval)
@@ -267,7 +267,7 @@ class Registration:
                     continue
                 try:
                     await self._heartbeat()
-                    backoff = _RETRY_FIRST
+                    backoff.reset()
                     starting = self.fenced is not False and self._ready
                     if not starting and time.monotonic() - self._compared >= _FEATURES_INTERVAL:
                         await self.follow_features()
@@ -276,7 +276,7 @@ class Registration:
                     raise
                 except LinkerError as error:
                     log.warning("%s: heartbeat: %s", self._name, error)
-                    pause, backoff = backoff, min(backoff * 2, _RETRY_MAX)
+                    pause = backoff.next()
                 await until_set(self._hurry, pause)
         except BaseException as error:
             if isinstance(error, LinkerError):

@@ -16,6 +16,7 @@ from controller.plan.topic_configs import at_promote
 from fleet.link_controller import LinkController
 from fleet.stores.base import ControllerFenced, StoreError
 from linker.promote.ports import PromotePorts, PromoteProgress, PromoteSettings, Report
+from wire.backoff import Backoff
 from wire.errors import BrokerError, LinkerError
 from wire.frames.types import TopicId, TopicPartition
 
@@ -177,7 +178,7 @@ class PromoteBatch:
     async def insist(self, call: Callable[[float], Awaitable[object]], what: str) -> None:
         """Repeat a step that may not be skipped; PromoteStuck leaves the phase for resume()."""
         deadline = self.now() + self.settings.insist_timeout
-        pause = self.settings.backoff
+        backoff = Backoff(self.settings.backoff, self.settings.max_backoff)
         while True:
             try:
                 await self.within(call(self.settings.call_timeout), self.settings.call_timeout, what)
@@ -187,8 +188,7 @@ class PromoteBatch:
                     raise PromoteStuck(f"{what}: {error}") from error
                 logger.warning("promote %d of link %s: %s: %s (again)", self.job_id, self.link, what, error)
                 self.tell(f"{what}: {error}")
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, self.settings.max_backoff)
+            await asyncio.sleep(backoff.next())
 
     # Reports.
 

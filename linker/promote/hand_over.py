@@ -29,6 +29,7 @@ from controller.state import Attempt
 from linker.promote.checks import Checks, Verified
 from linker.promote.context import PromoteBatch, full_reason
 from linker.promote.forward_only import compare_anew
+from wire.backoff import Backoff
 from wire.errors import BrokerError, ConnectionLost, LinkerError
 from wire.frames.types import TopicPartition
 
@@ -53,7 +54,7 @@ class HandOverRun:
         self._verified = verified  # None after a restart: everything has to be looked at again
         self._unknown = dict(unknown)
         self._refusals: dict[TopicPartition, str] = {}
-        self._pause = context.settings.backoff
+        self._backoff = Backoff(context.settings.backoff, context.settings.max_backoff)
 
     async def run(self, tps: Collection[TopicPartition]) -> None:
         """Every partition ends HANDED_OVER, or in ACTIVE with proof that it was not handed over."""
@@ -139,14 +140,13 @@ class HandOverRun:
             answers = self._take(codes, before)
             accepted = [tp for tp in sent if answers.get(tp) is HandOverAnswer.ACCEPTED]
             if accepted:
-                self._pause = settings.backoff
+                self._backoff.reset()
                 await self._wait(lambda: self._none_open(accepted), settings.settle_timeout)
             if len(accepted) < len(sent):
                 # Epochs or brokers newer than ours are on their way through the log; else try again a
                 # little later.
                 rest = [tp for tp in sent if tp not in accepted]
-                await self._wait(lambda: self._changed(plan, rest), self._pause)
-                self._pause = min(self._pause * 2, settings.max_backoff)
+                await self._wait(lambda: self._changed(plan, rest), self._backoff.next())
         fatal = {tp: self._refusals[tp] for tp in sent if answers.get(tp) is HandOverAnswer.FATAL}
         if fatal:
             raise PromoteAbandoned("the target refused the hand-over", fatal)
@@ -187,7 +187,7 @@ class HandOverRun:
         """Back to ACTIVE where that is proven to be safe; make it provable where it is not. Returns
         what is left.
         """
-        context, settings = self._context, self._context.settings
+        context = self._context
         settled = {tp: self._settle(tp) for tp in open_}
         safe = [tp for tp in open_ if settled[tp] is Settlement.IMPOSSIBLE]
         if safe:
@@ -211,8 +211,7 @@ class HandOverRun:
                 )
                 context.tell(full_reason(error))
         if not self._none_open(left):
-            await asyncio.sleep(self._pause)
-            self._pause = min(self._pause * 2, settings.max_backoff)
+            await asyncio.sleep(self._backoff.next())
         return [tp for tp in open_ if tp not in safe]
 
     async def _revoke(self, tps: Collection[TopicPartition]) -> None:

@@ -31,6 +31,7 @@ from validator import messages as m
 from validator.compare.facts import Missing
 from validator.evidence import model
 from validator.mode import Mode
+from wire.backoff import Backoff
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 
@@ -107,7 +108,7 @@ class EvidenceWriter:
         """Have every replica compared to the end it must have; why that could not be. Of mirrors that are gone there is
         nothing to compare; the others are proved all the same."""
         loop = asyncio.get_running_loop()
-        deadline, pause = loop.time() + self._give_up, _RETRY_FIRST
+        deadline, backoff = loop.time() + self._give_up, Backoff(_RETRY_FIRST, _RETRY_MAX)
         topics = list(dict.fromkeys(tp.topic for tp in tps))
         while True:
             if not self._there(tps):
@@ -126,7 +127,7 @@ class EvidenceWriter:
             trouble = trouble or self._unproved(tps, status)
             if trouble is None or self._mismatches(tps):
                 return None
-            if loop.time() + pause > deadline:
+            if backoff.over(loop.time(), deadline):
                 return trouble
             log.warning(
                 "link %s: the last validation of promote %d: %s (again)",
@@ -134,8 +135,7 @@ class EvidenceWriter:
                 self._job.id,
                 trouble,
             )
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _RETRY_MAX)
+            await asyncio.sleep(backoff.next())
 
     async def _forget_former(self, tps: Sequence[TopicPartition]) -> None:
         """What was found of brokers that hold a partition no more says nothing of its replicas."""

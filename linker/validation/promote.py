@@ -18,6 +18,7 @@ from linker.promote.ports import Tps, Unproved
 from linker.validation.errors import ValidatorError
 from linker.validation.runner import LinkValidator
 from linker.validation.turns import Urgency
+from wire.backoff import Backoff
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 
@@ -62,7 +63,7 @@ class PromoteProof:
             await asyncio.wait([work], timeout=_END_TIMEOUT)
 
     async def _work(self, tps: Sequence[TopicPartition]) -> None:
-        pause = _RETRY_FIRST
+        backoff = Backoff(_RETRY_FIRST, _RETRY_MAX)
         topics = list(dict.fromkeys(tp.topic for tp in tps))
         while True:
             if not self.unproved(tps):
@@ -71,13 +72,13 @@ class PromoteProof:
             status = self._validation.begin(Urgency.PROMOTE, topics)
             try:
                 await self._validation.check(status, Urgency.PROMOTE, lambda: tps, only_behind=True)
-                self._trouble, pause = None, _RETRY_FIRST
+                self._trouble = None
+                backoff.reset()
                 await asyncio.sleep(_PAUSE)
             except LinkerError as error:
                 log.warning("link %s: the validation of a promote: %s (again)", self._validation.link, error)
                 self._trouble = error if isinstance(error, ValidatorError) else ValidatorError(str(error))
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _RETRY_MAX)
+                await asyncio.sleep(backoff.next())
             except Exception:
                 log.exception("link %s: the validation of a promote hit a bug", self._validation.link)
                 self._trouble = ValidatorError("internal error; see the sidecar's log", hopeless=True)

@@ -19,6 +19,7 @@ from typing import Final
 
 from router.ports import Mirror, RouterLimits, RouterStats, SourceCluster, SourceConnectionLike
 from router.tasks import TaskKeeper
+from wire.backoff import Backoff
 from wire.client.channel import describe
 from wire.client.cluster_metadata import PartitionMetadata
 from wire.errors import ConnectionLost, LinkerError, LocalProtocolError, RequestTimedOut, WireError
@@ -394,4 +395,4 @@ class Recovery:
             self._running = False
 
     def _delay(self) -> float:
-        return float(min(self._limits.backoff_max, self._limits.backoff_min * 2 ** min(self._attempts, 16)))
+        return Backoff(self._limits.backoff_min, self._limits.backoff_max).at(self._attempts)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from wire.backoff import Backoff
 from wire.client.cluster_connections import ClusterConnections
 from wire.client.cluster_metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
 from wire.client.connection import Connection
@@ -282,7 +283,7 @@ class Cluster:
     ) -> _T:
         deadline = time.monotonic() + timeout
         repeatable = api in _IDEMPOTENT or api.startswith(("describe_", "list_"))
-        pause = 0.05
+        backoff = Backoff(0.05, 1.0)
         while True:
             try:
                 async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
@@ -298,10 +299,9 @@ class Cluster:
                 ) from None
             except (ConnectionLost, ClusterUnreachable) as error:
                 sent = isinstance(error, ConnectionLost) and error.sent
-                if (sent and not repeatable) or time.monotonic() + pause >= deadline:
+                if (sent and not repeatable) or backoff.over(time.monotonic(), deadline):
                     raise
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 1.0)
+            await asyncio.sleep(backoff.next())
 
     async def list_offsets(
         self,

@@ -10,6 +10,7 @@ from itertools import zip_longest
 
 from fleet.stores.base import StoreError, StoreMissing
 from fleet.stores.topic.brokers import PASSING, PAUSE, StateTopic, StateTopicBrokers
+from wire.backoff import Backoff
 from wire.errors import BrokerError, ClusterUnreachable, WireError, error_is_retriable
 from wire.frames.error_codes import INVALID_REPLICATION_FACTOR, TOPIC_ALREADY_EXISTS
 
@@ -35,6 +36,7 @@ async def prepare_topic(
     brokers: StateTopicBrokers, link_brokers: Collection[int], deadline: float, *, create: bool
 ) -> StateTopic:
     """The topic with a leader; created if missing and wanted. StoreError says what to do."""
+    backoff = Backoff(PAUSE, PAUSE)
     while True:
         try:
             found = await brokers.metadata(deadline)
@@ -55,10 +57,10 @@ async def prepare_topic(
             trouble = error
         except WireError as error:  # credentials, versions
             raise StoreError(f"the state topic {brokers.topic}: {error}") from error
-        if time.monotonic() + PAUSE >= deadline:
+        if backoff.over(time.monotonic(), deadline):
             why = f": {trouble}" if trouble is not None else "; it has no leader"
             raise StoreError(f"the state topic {brokers.topic} cannot be used{why}") from trouble
-        await asyncio.sleep(PAUSE)
+        await asyncio.sleep(backoff.next())
 
 
 async def _create(brokers: StateTopicBrokers, link_brokers: Collection[int], deadline: float) -> None:

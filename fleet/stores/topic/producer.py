@@ -27,6 +27,7 @@ from typing import Any, Final
 from fleet.stores.base import StoreError
 from fleet.stores.topic.brokers import PASSING, RIGHTS, StateTopicBrokers
 from fleet.stores.topic.records import Item, batches_of, build_batch
+from wire.backoff import Backoff
 from wire.errors import BrokerError, ConnectionLost, MalformedFrame, WireError, error_name
 from wire.frames import error_codes
 
@@ -310,19 +311,20 @@ class _Attempts:
         self._api = api
         self._deadline = deadline
         # Markers of the transaction before are written within a few milliseconds.
-        self._pause = 0.002
+        self._quick = Backoff(0.002, 0.05, 1.6)
+        self._slow = Backoff(0.05, 0.5)
         self._before: str | None = None
 
     async def pause(self, error: WireError, failure: type[NotCommitted | CommitOutcomeUnknown]) -> None:
         text = str(error)
-        if time.monotonic() + self._pause >= self._deadline:
+        quick = isinstance(error, BrokerError) and error.code == error_codes.CONCURRENT_TRANSACTIONS
+        backoff = self._quick if quick else self._slow
+        if backoff.over(time.monotonic(), self._deadline):
             # The last attempt may have failed only for want of time.
             before = "" if self._before in (None, text) else f" (and before that: {self._before})"
             raise failure(f"{self._api} did not succeed in time: {text}{before}") from error
         self._before = text
-        await asyncio.sleep(self._pause)
-        quick = isinstance(error, BrokerError) and error.code == error_codes.CONCURRENT_TRANSACTIONS
-        self._pause = min(self._pause * 1.6, 0.05) if quick else min(max(self._pause * 2, 0.05), 0.5)
+        await asyncio.sleep(backoff.next())
 
 
 def _sent(error: WireError) -> bool:

@@ -32,6 +32,7 @@ from fleet.stores.topic.producer import ProducerFenced
 from fleet.stores.topic.records import CONTROLLER, FLEET, item_of, seat_value
 from fleet.stores.topic.tail import TopicTail
 from fleet.stores.topic.writer import OWN, TopicWriter
+from wire.backoff import Backoff
 from wire.client.security import ClientSecurity
 from wire.errors import LinkerError
 
@@ -152,6 +153,7 @@ class TopicStore(TopicWriter):
             )
 
     async def take_seat(self, me: Candidate) -> int:
+        retries = Backoff(_RETRY_SEAT, _RETRY_SEAT)
         while True:
             await self._wait_for_free_seat()
             try:
@@ -163,7 +165,7 @@ class TopicStore(TopicWriter):
                 if isinstance(error, StoreRefused):
                     raise
                 log.info("the seat of the link controller was not taken: %s", error)
-            await asyncio.sleep(_RETRY_SEAT * random.random())
+            await asyncio.sleep(retries.next(random.random()))
 
     async def _claim_seat(self, me: Candidate) -> int:
         def seat(epoch: int) -> JsonValue:

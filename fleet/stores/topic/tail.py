@@ -20,6 +20,7 @@ from controller.errors import ControllerError, CorruptState
 from fleet.stores.base import StoreError
 from fleet.stores.topic.brokers import RIGHTS, StateTopicBrokers
 from fleet.stores.topic.records import Aborted, Replay
+from wire.backoff import Backoff
 from wire.errors import BrokerError, WireError, error_is_retriable
 from wire.frames.types import ZERO_TOPIC_ID, TopicId
 
@@ -114,12 +115,12 @@ class TopicTail:
 
     async def run(self) -> None:
         """Ends by itself only when the topic's content is lost; `failed` says why."""
-        pause = _PAUSE
+        backoff = Backoff(_PAUSE, 1.0)
         while self.failed is None:
             try:
                 await self._fetch()
                 self.trouble = ""
-                pause = _PAUSE
+                backoff.reset()
                 continue
             except ControllerError as error:
                 if isinstance(error, CorruptState):
@@ -135,8 +136,7 @@ class TopicTail:
                 self.trouble = trouble
             self._brokers.forget_leader()
             self._notify()
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 1.0)
+            await asyncio.sleep(backoff.next())
 
     async def _fetch(self) -> None:
         sent = _now()
