@@ -18,7 +18,6 @@
   too
 - `offset_sync`: committed offsets, read at the source in rounds and committed on the target through the gates
 - `other_kinds`: topics that streams groups (KIP-1071) and share groups (KIP-932) read
-- `places`: cache of coordinators: key -> node, forgotten when unused
 - `settings`: the link's options about groups
 - `source_patience`: a silent source during a promote: for how long it is asked, and which offsets count instead
 - `target_checks`: steps that depend on the members on the target: another gate, a retry, a promote by policy

@@ -15,17 +15,15 @@ from controller.judge.group_offsets import Committed
 from groups.gates import OffsetAndMetadata
 from groups.gates.pieces import Piece, pieces, smaller
 from groups.gates.requests import by_topic, failed_partitions
-from groups.places import Places
 from groups.views import GroupView, ListedGroup, Listing, Offsets, classic_view, consumer_view, protocol_of
 from wire.client.cluster import Cluster
 from wire.client.connection import Connection
+from wire.client.coordinators import CoordinatorFinder, KeyType
+from wire.client.retry import NodeKind, passing
 from wire.errors import BrokerError, LinkerError, RequestTimedOut, UnsupportedApi, error_name
 from wire.frames.error_codes import (
-    COORDINATOR_LOAD_IN_PROGRESS,
-    COORDINATOR_NOT_AVAILABLE,
     GROUP_ID_NOT_FOUND,
     INVALID_COMMIT_OFFSET_SIZE,
-    NOT_COORDINATOR,
     OFFSET_METADATA_TOO_LARGE,
     UNKNOWN_TOPIC_OR_PARTITION,
     UNSTABLE_OFFSET_COMMIT,
@@ -35,10 +33,7 @@ from wire.together import together
 
 PURPOSE = "groups"
 _BATCH = 200  # groups in one request: some ten milliseconds of decoding
-_GROUP_KEY = 0
-_FIRST_BATCHED_FIND = 4  # FindCoordinator: several keys
 _FIRST_BATCHED_OFFSETS = 8  # OffsetFetch: several groups
-_MOVED = frozenset({COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
 
 
 class GroupReader:
@@ -48,7 +43,7 @@ class GroupReader:
     def __init__(self, cluster: Cluster, trouble: Callable[[], str | None] = lambda: None) -> None:
         self.cluster = cluster
         self._trouble = trouble
-        self._places = Places()
+        self._finder = CoordinatorFinder(cluster, purpose=PURPOSE)
 
     async def list_groups(self, *, timeout: float) -> Listing:
         """Each broker lists the groups that it coordinates. LinkerError if the cluster cannot be reached at all."""
@@ -250,8 +245,8 @@ class GroupReader:
 
     def _failed(self, name: str, code: int, failed: dict[str, str]) -> None:
         failed[name] = error_name(code)
-        if code in _MOVED:
-            self._places.forget(name)
+        if passing(NodeKind.COORDINATOR, code):
+            self._finder.forget(KeyType.GROUP, name)
 
     async def by_node(self, names: Collection[str], failed: dict[str, str], timeout: float, ask: Any) -> None:
         """Ask each coordinator for its groups, batch after batch on its one connection."""
@@ -267,7 +262,7 @@ class GroupReader:
                 except LinkerError as error:
                     for name in some:
                         failed[name] = str(error)
-                        self._places.forget(name)
+                        self._finder.forget(KeyType.GROUP, name)
                     if isinstance(error, RequestTimedOut):
                         timed_out = mine[mine.index(some[-1]) + 1 :]
                         failed.update(dict.fromkeys(timed_out, str(error)))
@@ -279,42 +274,18 @@ class GroupReader:
         if (trouble := self._trouble()) is not None:
             failed.update(dict.fromkeys(names, trouble))
             return {}
-        unknown = [name for name in names if self._places.get(name) is None]
+        unknown = [name for name in names if self._finder.known(KeyType.GROUP, name) is None]
         for some in _batches(unknown, _BATCH):
             try:
                 await self._find(some, failed, timeout)
             except LinkerError as error:
                 failed.update(dict.fromkeys(some, str(error)))
-        return {name: node for name in names if (node := self._places.get(name)) is not None}
+        return {name: node for name in names if (node := self._finder.known(KeyType.GROUP, name)) is not None}
 
     async def _find(self, names: Sequence[str], failed: dict[str, str], timeout: float) -> None:
-        connection = await self.cluster.connection(None, purpose=PURPOSE)
-        offered = connection.api_range("find_coordinator")
-        if offered is None or offered[1] < _FIRST_BATCHED_FIND:
-            for name in names:
-                one = await self.cluster.call(
-                    "find_coordinator",
-                    {"key": name, "key_type": _GROUP_KEY},
-                    timeout=timeout,
-                    purpose=PURPOSE,
-                )
-                self._found(name, one, failed)
-            return
-        answer = await self.cluster.call(
-            "find_coordinator",
-            {"key_type": _GROUP_KEY, "coordinator_keys": list(names)},
-            timeout=timeout,
-            purpose=PURPOSE,
-        )
-        for one in answer.coordinators:
-            self._found(one.key, one, failed)
-
-    def _found(self, name: str, one: Any, failed: dict[str, str]) -> None:
-        code = int(one.error_code)
-        if code or int(one.node_id) < 0:
-            failed[name] = f"no coordinator: {error_name(code)}"
-        else:
-            self._places.set(name, int(one.node_id))
+        for name, place in (await self._finder.locate(KeyType.GROUP, names, timeout)).items():
+            if place.code:
+                failed[name] = f"no coordinator: {error_name(place.code)}"
 
 
 async def _commit_as_nobody(

@@ -1,22 +1,15 @@
-"""The coordinators' error codes: which may be retried, and which right a refused request lacks."""
+"""The coordinators' error codes that are final: whom they end, and which right a refused request lacks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
-
 from groups.gates.base import GateRefused
-from wire.errors import BrokerError
+from wire.errors import BrokerError, LinkerError
 from wire.frames.error_codes import (
-    CONCURRENT_TRANSACTIONS,
-    COORDINATOR_LOAD_IN_PROGRESS,
-    COORDINATOR_NOT_AVAILABLE,
     GROUP_AUTHORIZATION_FAILED,
     GROUP_ID_NOT_FOUND,
     INVALID_PRODUCER_EPOCH,
     INVALID_PRODUCER_ID_MAPPING,
     INVALID_TXN_STATE,
-    NOT_COORDINATOR,
     PRODUCER_FENCED,
     TOPIC_AUTHORIZATION_FAILED,
     TRANSACTION_ABORTABLE,
@@ -25,10 +18,6 @@ from wire.frames.error_codes import (
     UNSUPPORTED_VERSION,
 )
 
-# Another look for the coordinator may help.
-MOVED = frozenset({COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
-# Waiting helps.
-BUSY = frozenset({COORDINATOR_LOAD_IN_PROGRESS, CONCURRENT_TRANSACTIONS})
 # Somebody ended our transaction, or began another one under our transactional id.
 TRANSACTION_GONE = frozenset(
     {
@@ -41,40 +30,6 @@ TRANSACTION_GONE = frozenset(
 )
 # We are no member any more.
 MEMBER_GONE = frozenset({UNKNOWN_MEMBER_ID, GROUP_ID_NOT_FOUND})
-
-
-def _top(answer: Any) -> Iterable[int]:
-    return (int(answer.error_code),)
-
-
-def _offset_commit(answer: Any) -> Iterable[int]:
-    return (int(p.error_code) for topic in answer.topics for p in topic.partitions)
-
-
-def _groups(answer: Any) -> Iterable[int]:
-    return (int(group.error_code) for group in answer.groups)
-
-
-def _offset_fetch(answer: Any) -> Iterable[int]:
-    return (int(group.error_code) for group in answer.groups)
-
-
-# Where an answer has the codes that say whether the coordinator was the right one.
-CODES: dict[str, Callable[[Any], Iterable[int]]] = {
-    "add_offsets_to_txn": _top,
-    "consumer_group_describe": _groups,
-    "consumer_group_heartbeat": _top,
-    "describe_groups": _groups,
-    "end_txn": _top,
-    "heartbeat": _top,
-    "init_producer_id": _top,
-    "join_group": _top,
-    "leave_group": _top,
-    "offset_commit": _offset_commit,
-    "offset_fetch": _offset_fetch,
-    "sync_group": _top,
-    "txn_offset_commit": _offset_commit,
-}
 
 _GROUP_READ = ("READ", "Group", "--operation Read --group")
 _GROUP_DESCRIBE = ("DESCRIBE", "Group", "--operation Describe --group")
@@ -112,19 +67,25 @@ class MissingGroupRight(GateRefused):
         )
 
 
-def check(
+def error(
     code: int, api: str, group: str, *, resource: str | None = None, message: str | None = None
-) -> None:
-    """Raise for an error code: MissingGroupRight for an authorization failure, BrokerError otherwise.
+) -> LinkerError:
+    """The error for a code: MissingGroupRight for an authorization failure, GateRefused for an api that is switched off.
 
     `resource`: the topics or transactional id that the right is on; the group's name if left out.
     """
-    if code == 0:
-        return
     if ("", code) in _RIGHTS:
-        raise MissingGroupRight(
+        return MissingGroupRight(
             group, api, code, group if code == GROUP_AUTHORIZATION_FAILED else resource or "*"
         )
     if code == UNSUPPORTED_VERSION:
-        raise GateRefused(group, f"the target has {api} switched off; choose another gate for this group")
-    raise BrokerError(code, message=f"group {group}" + (f": {message}" if message else ""), api=api)
+        return GateRefused(group, f"the target has {api} switched off; choose another gate for this group")
+    return BrokerError(code, message=f"group {group}" + (f": {message}" if message else ""), api=api)
+
+
+def check(
+    code: int, api: str, group: str, *, resource: str | None = None, message: str | None = None
+) -> None:
+    """Raise `error` unless the code is NONE."""
+    if code:
+        raise error(code, api, group, resource=resource, message=message)

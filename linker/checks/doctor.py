@@ -17,10 +17,11 @@ from groups.views import GroupView
 from linker.checks import group_kinds as group_kinds
 from linker.checks import preflight
 from linker.links.configs import broker_config
-from linker.links.source_writers import direct_writers, open_transactions, transaction_coordinator
+from linker.links.source_writers import direct_writers, open_transactions
 from linker.process.clocks import STAMPED, ClockRange, measure
 from linker.promote.producer_states import States, describe_producers
 from wire.client.cluster import Cluster
+from wire.client.coordinators import CoordinatorFinder, KeyType
 from wire.errors import LinkerError, error_name
 from wire.frames.error_codes import TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 from wire.frames.types import TopicPartition
@@ -241,8 +242,8 @@ async def check_source_rights(source: Cluster) -> list[Check]:
     transactions = source.topics.get(STAMPED[1])
     # Without that topic there are none, and asking for a coordinator would create it.
     if transactions is not None and not transactions.error and transactions.partitions:
-        found = await transaction_coordinator(source, _PROBE, timeout=preflight.TIMEOUT)
-        code = int(found.error_code)
+        found = await CoordinatorFinder(source).locate(KeyType.TRANSACTION, [_PROBE], preflight.TIMEOUT)
+        code = found[_PROBE].code
         if code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             checks.append(
                 check_line(

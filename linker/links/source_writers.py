@@ -7,24 +7,17 @@ tell when it wrote last. Producers without idempotence have no id, and no broker
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from fleet.link_controller import wall_clock_ms
 from linker.promote.ports import Tps
 from linker.promote.producer_states import ProducerState, States, describe_producers
 from wire.client.cluster import Cluster
+from wire.client.coordinators import CoordinatorClient, KeyType
 from wire.errors import BrokerError, LinkerError, error_name
-from wire.frames.error_codes import (
-    CONCURRENT_TRANSACTIONS,
-    COORDINATOR_LOAD_IN_PROGRESS,
-    COORDINATOR_NOT_AVAILABLE,
-    NOT_COORDINATOR,
-)
 from wire.frames.types import TopicPartition
 from wire.together import together
 
@@ -32,12 +25,7 @@ log = logging.getLogger(__name__)
 
 RECENT_MS = 15 * 60_000
 _MOST_NAMED = 3
-_TRANSACTION = 1  # FindCoordinatorRequest.CoordinatorType
 _TRANSACTION_TIMEOUT_MS = 60_000
-_LATER = frozenset(
-    {COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, CONCURRENT_TRANSACTIONS}
-)
-_PAUSE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,45 +187,33 @@ class SourceWriters:
         return {tp: seen.describe(one) for tp, one in oldest.items()}
 
 
-async def transaction_coordinator(cluster: Cluster, transactional_id: str, *, timeout: float) -> Any:
-    """What a broker answers who coordinates it, or its `error_code`; a list of one since version 4 (KIP-699)."""
-    found = await cluster.call(
-        "find_coordinator",
-        {"key": transactional_id, "key_type": _TRANSACTION, "coordinator_keys": [transactional_id]},
-        timeout=timeout,
-    )
-    return next(iter(getattr(found, "coordinators", ())), found)
-
-
 async def fence_producer(cluster: Cluster, transactional_id: str, *, timeout: float) -> None:
     """Abort the transaction of a transactional id and fence its producer, by its coordinator: InitProducerId, as
     `kafka-transactions.sh forceTerminateTransaction` (Admin.fenceProducers) does it. WRITE on the TransactionalId is needed.
     """
-    async with asyncio.timeout(timeout):
-        while True:
-            coordinator = await transaction_coordinator(cluster, transactional_id, timeout=timeout)
-            code = int(coordinator.error_code)
-            if not code:
-                answer = await cluster.call(
-                    "init_producer_id",
-                    {
-                        "transactional_id": transactional_id,
-                        # Also how long the coordinator waits for its own log (TransactionStateManager).
-                        "transaction_timeout_ms": _TRANSACTION_TIMEOUT_MS,
-                        "producer_id": -1,
-                        "producer_epoch": -1,
-                    },
-                    node_id=int(coordinator.node_id),
-                    timeout=timeout,
-                )
-                code = int(answer.error_code)
-            if not code:
-                return
-            if code not in _LATER:
-                raise BrokerError(
-                    code,
-                    message=f"{cluster.name} does not abort the transaction of {transactional_id!r} "
-                    f"({error_name(code)})",
-                    api="init_producer_id",
-                )
-            await asyncio.sleep(_PAUSE)
+    coordinators = CoordinatorClient(cluster)
+    try:
+        answer = await coordinators.call(
+            KeyType.TRANSACTION,
+            transactional_id,
+            "init_producer_id",
+            {
+                "transactional_id": transactional_id,
+                # Also how long the coordinator waits for its own log (TransactionStateManager).
+                "transaction_timeout_ms": _TRANSACTION_TIMEOUT_MS,
+                "producer_id": -1,
+                "producer_epoch": -1,
+            },
+            timeout=timeout,
+        )
+        code = int(answer.error_code)
+    except BrokerError as error:
+        code = error.code
+    finally:
+        await coordinators.close()
+    if code:
+        raise BrokerError(
+            code,
+            message=f"{cluster.name} does not abort the transaction of {transactional_id!r} ({error_name(code)})",
+            api="init_producer_id",
+        )

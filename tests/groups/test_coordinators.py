@@ -40,6 +40,14 @@ async def test_brokers_before_3_0_are_asked_one_by_one() -> None:
         assert held.fake.counts["find_coordinator"] == 2
 
 
+async def test_an_error_without_a_name_is_no_node() -> None:
+    """UNKNOWN_SERVER_ERROR is -1: taken for a sign it would be node 1."""
+    async with target() as held:
+        held.fake.inject("find_coordinator", error=-1)
+        with pytest.raises(BrokerError, match="UNKNOWN_SERVER_ERROR"):
+            await held.coordinators.find(KeyType.GROUP, "a")
+
+
 async def test_one_connection_per_coordinator_for_all_groups() -> None:
     async with target(nodes=2) as held:
         names = [f"g{number}" for number in range(200)]

@@ -25,6 +25,7 @@ from validator.read.reading import ReadAnswer, SpanReading
 from validator.read.spans import LEADER, Span, SpanCursor, Walked
 from wire.client.cluster import Cluster
 from wire.client.connection import Connection
+from wire.client.retry import NodeKind, passing
 from wire.errors import (
     AuthenticationFailed,
     BrokerError,
@@ -41,7 +42,6 @@ from wire.frames.fetch import (
     encode_fetch_request,
     parse_fetch_response,
 )
-from wire.frames.list_offsets import REPEATABLE
 from wire.frames.types import TopicPartition, format_address
 
 FETCH_BYTES = 8 << 20
@@ -298,7 +298,7 @@ class SpanReader:
                 trouble = name
                 if asked.refused >= BROKEN_AFTER:
                     self._end(asked, UNREADABLE, f"{answer.connection.peer} cannot read its own log: {name}")
-            elif part.error in REPEATABLE:
+            elif passing(NodeKind.LEADER, part.error):
                 trouble = name
             else:
                 raise SideFailed(

@@ -22,10 +22,11 @@ from validator.read.ranges import PartitionBounds, ReplicaBounds
 from validator.read.spans import estimate_bytes
 from wire.client.cluster import Cluster
 from wire.client.cluster_metadata import TopicMetadata
+from wire.client.retry import NodeKind, passing
 from wire.errors import BrokerError, WireError
 from wire.frames.error_codes import OFFSET_OUT_OF_RANGE
 from wire.frames.fetch import FetchedPartition
-from wire.frames.list_offsets import EARLIEST, LATEST, REPEATABLE, list_at
+from wire.frames.list_offsets import EARLIEST, LATEST, list_at
 from wire.frames.types import TopicPartition
 from wire.task_group import TaskGroup
 
@@ -235,7 +236,7 @@ class _Surveyor:
             }
             async for tp, _, data in fetch_each(self._to, broker_id, at, 1):
                 code = data.error
-                if code in REPEATABLE or code == OFFSET_OUT_OF_RANGE:
+                if passing(NodeKind.LEADER, code) or code == OFFSET_OUT_OF_RANGE:
                     error = BrokerError(
                         code, api="fetch", version=FETCH_VERSION, topic_partition=tp, offset=at[tp]
                     )
@@ -265,7 +266,7 @@ class _Surveyor:
             self._to, broker_id, dict.fromkeys(tps, timestamp), timeout=CALL_TIMEOUT, purpose="validate"
         )
         for tp, answer in answers.items():
-            if answer.error and answer.error not in REPEATABLE:
+            if answer.error and not passing(NodeKind.LEADER, answer.error):
                 raise BrokerError(answer.error, api="list_offsets", topic_partition=tp)
         return {
             tp: answer.offset for tp, answer in answers.items() if not answer.error and answer.offset >= 0

@@ -8,8 +8,11 @@
 - `cluster_metadata`: nodes, topics and leaders as Metadata answers told them
 - `connecting`: the socket of a channel: TCP or TLS to one address
 - `connection`: one authenticated connection: ApiVersions, SASL, typed calls
+- `coordinators`: coordinators of groups and transactional ids: found for many callers, and called wherever they move
 - `gathering`: writes that are gathered while one read is handled: one system call per connection
+- `places`: cache of coordinators: key -> node, forgotten when unused
 - `properties`: the Kafka client properties that a cluster or a link accepts
+- `retry`: the meaning of an error for the next try, as one table, and the one loop that tries again
 - `sasl`: SASL PLAIN and SCRAM
 - `secrets`: references such as ${env:NAME} and ${file:/path}: resolved, recognised, redacted
 - `security`: TLS and SASL settings from Kafka's property names

@@ -14,6 +14,7 @@ from wire.backoff import Backoff
 from wire.client.cluster_connections import ClusterConnections
 from wire.client.cluster_metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
 from wire.client.connection import Connection
+from wire.client.retry import NodeKind, until_answered
 from wire.client.security import ClientSecurity
 from wire.errors import (
     ClusterUnreachable,
@@ -283,13 +284,11 @@ class Cluster:
     ) -> _T:
         deadline = time.monotonic() + timeout
         repeatable = api in _IDEMPOTENT or api.startswith(("describe_", "list_"))
-        backoff = Backoff(0.05, 1.0)
-        while True:
+
+        async def once() -> _T:
             try:
                 async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                     connection = await self.connection(node_id, purpose=purpose)
-                left = deadline - time.monotonic()
-                return await use(connection, max(left, 0.001))
             except TimeoutError:
                 raise RequestTimedOut(
                     f"cluster {self.name}: no connection within {timeout:g} s",
@@ -297,11 +296,15 @@ class Cluster:
                     api=api,
                     version=version,
                 ) from None
-            except (ConnectionLost, ClusterUnreachable) as error:
-                sent = isinstance(error, ConnectionLost) and error.sent
-                if (sent and not repeatable) or backoff.over(time.monotonic(), deadline):
-                    raise
-            await asyncio.sleep(backoff.next())
+            return await use(connection, max(deadline - time.monotonic(), 0.001))
+
+        return await until_answered(
+            NodeKind.LEADER,
+            once,
+            deadline=deadline,
+            backoff=Backoff(0.05, 1.0),
+            again=lambda error: repeatable or not (isinstance(error, ConnectionLost) and error.sent),
+        )
 
     async def list_offsets(
         self,

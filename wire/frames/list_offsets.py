@@ -7,19 +7,14 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
+from wire.backoff import Backoff
 from wire.client.cluster_metadata import TopicMetadata
 from wire.client.connection import Connection
+from wire.client.retry import NodeKind, passing
 from wire.errors import AuthenticationFailed, ClusterUnreachable, ConnectionLost, MalformedFrame, WireError
 from wire.frames.error_codes import (
-    FENCED_LEADER_EPOCH,
-    KAFKA_STORAGE_ERROR,
     LEADER_NOT_AVAILABLE,
     NETWORK_EXCEPTION,
-    NOT_LEADER_OR_FOLLOWER,
-    OFFSET_NOT_AVAILABLE,
-    REPLICA_NOT_AVAILABLE,
-    UNKNOWN_LEADER_EPOCH,
-    UNKNOWN_TOPIC_OR_PARTITION,
     UNSUPPORTED_VERSION,
 )
 from wire.frames.types import Node, TopicPartition
@@ -53,20 +48,6 @@ DEBUGGING_REPLICA_ID: Final = -2
 """ListOffsetsRequest.DEBUGGING_REPLICA_ID: followers answer it too (ReplicaManager.fetchOffset), with the log end instead of
 the high watermark."""
 
-REPEATABLE: Final = frozenset(
-    {
-        UNKNOWN_TOPIC_OR_PARTITION,
-        LEADER_NOT_AVAILABLE,
-        NOT_LEADER_OR_FOLLOWER,
-        REPLICA_NOT_AVAILABLE,
-        NETWORK_EXCEPTION,
-        KAFKA_STORAGE_ERROR,
-        FENCED_LEADER_EPOCH,
-        UNKNOWN_LEADER_EPOCH,
-        OFFSET_NOT_AVAILABLE,
-    }
-)
-"""Error codes of a partition, in Fetch and ListOffsets, that end when the metadata or the broker is up to date."""
 _PAUSE = 0.1
 
 
@@ -110,17 +91,18 @@ async def list_offsets(
     deadline = time.monotonic() + timeout
     results: dict[TopicPartition, OffsetResult] = {}
     left = dict(tps)
+    backoff = Backoff(_PAUSE, _PAUSE)
     stale = any(cluster.leader(tp) is None for tp in left)
     while left:
         if stale:
             await _refresh(cluster, left, deadline)
         answers = await _round(cluster, left, replica_id, isolation_level, deadline)
         results.update(answers)
-        left = {tp: ts for tp, ts in left.items() if results[tp].error in REPEATABLE}
-        if not left or time.monotonic() + _PAUSE >= deadline:
+        left = {tp: ts for tp, ts in left.items() if passing(NodeKind.LEADER, results[tp].error)}
+        if not left or backoff.over(time.monotonic(), deadline):
             break
         stale = True
-        await asyncio.sleep(_PAUSE)
+        await asyncio.sleep(backoff.next())
     return results
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from groups.group_reader import GroupReader
-from groups.places import Places
 from tests.links.group_rig import Rig
+from wire.client.coordinators import KeyType
+from wire.client.places import Places
 
 
 def test_only_what_was_asked_for_lately_is_known() -> None:
@@ -38,4 +39,4 @@ async def test_a_listing_of_many_groups_is_not_kept() -> None:
         reader = GroupReader(rig.clusters[0])
         assert len((await reader.list_groups(timeout=5)).groups) == 50
         await reader.offsets(["g1", "g2"], timeout=5)
-        assert len(reader._places) == 2
+        assert len(reader._finder._places[KeyType.GROUP]) == 2
