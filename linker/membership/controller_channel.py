@@ -10,29 +10,30 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from linker.membership.discovery import (
     PROBE_TIMEOUT,
     ActiveController,
     QuorumFinder,
-    end_connection,
     remaining,
 )
 from linker.membership.errors import ControllerUnreachable, MissingRight, TargetUnsupported
 from wire.backoff import Backoff
 from wire.client.cluster import Cluster
 from wire.client.connection import Connection
+from wire.client.kept_connections import KeptConnections
+from wire.client.retry import NodeKind, until_answered
 from wire.client.security import ClientSecurity
 from wire.errors import (
     AuthenticationFailed,
     ConnectionLost,
     MalformedFrame,
+    RequestTimedOut,
     UnsupportedApi,
     WireError,
 )
-from wire.frames.error_codes import NOT_CONTROLLER
 
 log = logging.getLogger(__name__)
 
@@ -72,12 +73,8 @@ class ControllerChannel:
         )
         self._active: ActiveController | None = None
         self._highest_epoch = -1
-        self._connections: dict[str, tuple[ActiveController, Connection]] = {}
+        self._kept = KeptConnections(lambda host, port: self._open(host, port), self._closing)
         self._discovery = asyncio.Lock()
-        self._opening: dict[str, asyncio.Lock] = {}
-        # Their sessions end soon, and answers are under way on them.
-        self._ageing: list[Connection] = []
-        self._closed = False
 
     @property
     def cluster_name(self) -> str:
@@ -156,62 +153,48 @@ class ControllerChannel:
         """The purpose's connection to the active controller, opened if need be."""
         deadline = time.monotonic() + timeout
         backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_FIRST)
-        lock = self._opening.setdefault(purpose, asyncio.Lock())
-        async with lock:
-            while True:
-                self._check_open()
-                active = self._active or await self.discover(remaining(deadline, timeout))
-                current = self._connections.get(purpose)
-                if current is not None:
-                    same = current[0] == active and not current[1].closed
-                    if same and not current[1].ageing:
-                        return current
-                    del self._connections[purpose]
-                    if same and current[1].channel.in_flight:
-                        self._ageing.append(current[1])
-                    else:
-                        current[1].close()
-                self._close_aged()
-                try:
-                    connection = await self._open(active, remaining(deadline, PROBE_TIMEOUT))
-                except (AuthenticationFailed, UnsupportedApi):
+        while True:
+            if self._kept.closed:
+                raise self._closing()
+            active = self._active or await self.discover(remaining(deadline, timeout))
+            self._kept.end_others(active.address, purpose)
+            try:
+                return active, await self._kept_connection(
+                    active, purpose, remaining(deadline, PROBE_TIMEOUT)
+                )
+            except (AuthenticationFailed, UnsupportedApi):
+                raise
+            except WireError as error:
+                if self._kept.closed:
                     raise
-                except WireError as error:
-                    self.moved(active)
-                    if backoff.over(time.monotonic(), deadline):
-                        raise ControllerUnreachable(
-                            f"{self.cluster_name}: the controller at {active.address} cannot be reached: "
-                            f"{error}"
-                        ) from error
-                    await asyncio.sleep(backoff.next())
-                    continue
-                try:
-                    self._check_open()
-                except ConnectionLost:
-                    await end_connection(connection)
-                    raise
-                self._connections[purpose] = (active, connection)
-                return active, connection
+                self.moved(active)
+                if backoff.over(time.monotonic(), deadline):
+                    raise ControllerUnreachable(
+                        f"{self.cluster_name}: the controller at {active.address} cannot be reached: {error}"
+                    ) from error
+            await asyncio.sleep(backoff.next())
 
-    def _close_aged(self) -> None:
-        for connection in [one for one in self._ageing if one.closed or not one.channel.in_flight]:
-            connection.close()
-            self._ageing.remove(connection)
+    async def _kept_connection(self, active: ActiveController, purpose: str, timeout: float) -> Connection:
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._kept.to(active.address, active.host, active.port, purpose)
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"no connection within {timeout:g} s", sent=False, peer=active.address
+            ) from None
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ConnectionLost("the channel to the controller is closed", sent=False)
+    @staticmethod
+    def _closing() -> ConnectionLost:
+        return ConnectionLost("the channel to the controller is closed", sent=False)
 
     async def open_connection(self, *, timeout: float) -> Connection:
         """A connection of the caller's own to the active controller."""
         deadline = time.monotonic() + timeout
         active = self._active or await self.discover(timeout)
-        return await self._open(active, remaining(deadline, timeout))
+        return await self._open(active.host, active.port, remaining(deadline, timeout))
 
-    async def _open(self, active: ActiveController, timeout: float) -> Connection:
-        return await Connection.open(
-            active.host, active.port, self._security, client_id=self._client_id, timeout=timeout
-        )
+    async def _open(self, host: str, port: int, timeout: float = PROBE_TIMEOUT) -> Connection:
+        return await Connection.open(host, port, self._security, client_id=self._client_id, timeout=timeout)
 
     async def call(
         self,
@@ -236,63 +219,70 @@ class ControllerChannel:
         next leader may commit them (`QuorumController.renounce`).
         """
         deadline = time.monotonic() + timeout
-        backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_MAX)
-        while True:
+        active: ActiveController | None = None
+
+        async def once() -> Any:
+            nonlocal active
             active, connection = await self.connection(purpose, timeout=remaining(deadline, timeout))
             # From here to the write inside call() nothing awaits: a function sees the image of the send time.
             values = fields() if callable(fields) else fields
             try:
-                response = await connection.call(
+                return await connection.call(
                     api,
                     values,
                     timeout=remaining(deadline, timeout),
                     version=version,
                     max_version=max_version,
                 )
-            except ConnectionLost as error:
-                self.moved(active)
-                if (error.sent and not idempotent) or backoff.over(time.monotonic(), deadline):
-                    raise
-            except MalformedFrame as error:
-                # An answer nobody can read says nothing about what was done.
+            except MalformedFrame:
                 connection.close()
-                raise ConnectionLost(
-                    f"the controller's answer cannot be read: {error.message}",
-                    sent=True,
-                    api=api,
-                    peer=active.address,
-                ) from error
-            else:
-                if not _says_not_controller(response):
-                    return response
+                raise
+
+        def forget() -> None:
+            if active is not None:  # else no controller was asked, and none has moved
                 self.moved(active)
-                if not idempotent or backoff.over(time.monotonic(), deadline):
-                    raise ConnectionLost(
-                        "the controller resigned while it handled the request",
-                        sent=True,
-                        api=api,
-                        peer=active.address,
-                    )
-            await asyncio.sleep(backoff.next())
+
+        def address() -> str | None:
+            return None if active is None else active.address
+
+        try:
+            return await until_answered(
+                NodeKind.CONTROLLER,
+                once,
+                deadline=deadline,
+                backoff=Backoff(_BACKOFF_FIRST, _BACKOFF_MAX),
+                codes_of=_codes,
+                refused=lambda code: ConnectionLost(
+                    "the controller resigned while it handled the request", sent=True, api=api, peer=address()
+                ),
+                forget=forget,
+                again=lambda error: (
+                    not self._kept.closed
+                    and (idempotent or not (isinstance(error, ConnectionLost) and error.sent))
+                ),
+            )
+        except MalformedFrame as error:
+            # An answer nobody can read says nothing about what was done.
+            raise ConnectionLost(
+                f"the controller's answer cannot be read: {error.message}",
+                sent=True,
+                api=api,
+                peer=address(),
+            ) from error
 
     async def close(self) -> None:
-        self._closed = True
-        connections, self._connections = self._connections, {}
-        for connection in (*(one for _, one in connections.values()), *self._ageing):
-            await end_connection(connection)
+        await self._kept.close()
 
 
-def _says_not_controller(value: Any) -> bool:
-    """Whether any error code in the answer is NOT_CONTROLLER: some apis carry it per topic or partition."""
+def _codes(value: Any) -> Iterator[int]:
+    """Every error code in the answer: some apis carry NOT_CONTROLLER per topic or partition."""
     if isinstance(value, tuple):
-        return any(_says_not_controller(item) for item in value)
-    if not dataclasses.is_dataclass(value):
-        return False
-    for field in dataclasses.fields(value):
-        inner = getattr(value, field.name)
-        if field.name == "error_code":
-            if int(inner) == NOT_CONTROLLER:
-                return True
-        elif _says_not_controller(inner):
-            return True
-    return False
+        for item in value:
+            yield from _codes(item)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            inner = getattr(value, field.name)
+            if field.name == "error_code":
+                yield int(inner)
+            else:
+                yield from _codes(inner)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
+from wire.client.retry import RIGHTS
 from wire.errors import BrokerError, LinkerError, error_name
-from wire.frames.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
 from wire.frames.types import TopicPartition
 
 # ControllerApis.scala and KafkaApis.scala, `authorizeClusterOperation` and `filterByAuthorized` of each
@@ -110,7 +110,7 @@ def check_error(code: int, api: str, cluster: str, message: str | None = None) -
     """Raise for a top-level error code: MissingRight for an authorization failure, BrokerError otherwise."""
     if code == 0:
         return
-    if code in (CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED):
+    if code in RIGHTS:
         raise MissingRight(api, cluster)
     raise BrokerError(code, message=message, api=api, peer=cluster)
 
@@ -127,7 +127,7 @@ def refusal(
 ) -> MissingRight | OperationFailed:
     """For items with their error codes and messages: MissingRight if that is the reason, OperationFailed otherwise."""
     codes = [code for code, _ in failed.values()]
-    if any(code in (CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED) for code in codes):
+    if any(code in RIGHTS for code in codes):
         return MissingRight(api, cluster)
     return OperationFailed(
         f"{cluster}: {what}",

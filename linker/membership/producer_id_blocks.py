@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from linker.membership.controller_channel import ControllerChannel
 from linker.membership.errors import TargetError, check_error
+from wire.backoff import Backoff
 from wire.client.connection import Connection
 from wire.errors import BrokerError, ConnectionLost, LinkerError, RequestTimedOut
 from wire.task_group import TaskGroup
@@ -74,6 +75,7 @@ class BlockAllocation:
 
     async def _take_block(self, connection: Connection | None, deadline: float) -> Connection:
         """One block, whatever happens to connections and controllers; returns the connection to keep."""
+        backoff = Backoff(_RETRY_PAUSE, _RETRY_PAUSE)
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -101,7 +103,7 @@ class BlockAllocation:
                     raise
                 log.info("allocating producer ids: %s", error)
                 self._channel.moved(active)
-                await asyncio.sleep(_RETRY_PAUSE)
+                await asyncio.sleep(backoff.next())
                 continue
             self._highest = max(self._highest, (response.producer_id_start, response.producer_id_len))
             return connection

@@ -404,3 +404,13 @@ async def test_a_dead_link_broker_is_fenced_in_its_name(quorum: FakeQuorum, memb
     assert await member.operations.fence_broker(901, epoch)
     assert quorum.brokers[901].fenced
     assert await member.operations.fence_broker(901, epoch), "again is no error"
+
+
+async def test_a_caller_without_time_does_not_have_the_controller_looked_for_again(
+    member: TargetCluster,
+) -> None:
+    active = member.channel.active
+    assert active is not None
+    with pytest.raises(ConnectionLost):
+        await member.operations.elect_preferred([T0], timeout=0.0)
+    assert member.channel.active is active

@@ -10,6 +10,7 @@ from typing import Any
 
 from wire.client.cluster_identity import ClusterIdentity
 from wire.client.connection import Connection
+from wire.client.kept_connections import KeptConnections
 from wire.client.security import ClientSecurity
 from wire.errors import (
     AuthenticationFailed,
@@ -41,50 +42,27 @@ class ClusterConnections:
         self._connect_timeout = connect_timeout
         self._options = dict(options)
         self.identity = ClusterIdentity(name)
-        # Key: (node id or bootstrap address, purpose). A task may be shared by callers, so none of them owns
-        # it.
-        self._connections: dict[tuple[int | str, str], Connection] = {}
-        self._opening: dict[tuple[int | str, str], asyncio.Task[Connection]] = {}
-        self._stale: list[Connection] = []  # replaced; closed when their last answer is there
+        self._kept = KeptConnections(self.open, self.closing)
         self._hung_up: dict[str, tuple[float, str]] = {}
-        self.closed = False
+
+    @property
+    def closed(self) -> bool:
+        return self._kept.closed
 
     def connected(self, node: Node, purpose: str) -> Connection | None:
         """The kept connection to the node; None if `to` would have to open one."""
-        return None if self.closed else self._kept((node.id, purpose), node.host, node.port)
+        return self._kept.connected(node.id, node.host, node.port, purpose)
 
     async def to(self, key: int | str, host: str, port: int, purpose: str) -> Connection:
         """The kept connection, or a new one. It is shared: closing it closes it for all."""
-        if self.closed:
-            raise self.closing()
-        place = (key, purpose)
-        kept = self._kept(place, host, port)
-        if kept is not None:
-            return kept
-        stale = self._connections.pop(place, None)
-        if stale is not None:
-            self._stale.append(stale)
-        self._close_stale()
-        opening = self._opening.get(place)
-        if opening is None:
-            opening = asyncio.get_running_loop().create_task(self._open_kept(place, host, port))
-            self._opening[place] = opening
-            # after all callers were cancelled an error is no bug to report
-            opening.add_done_callback(_retrieve)
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            if opening.cancelled():  # by close(), not by our caller's wish
-                raise self.closing() from None
-            raise
+        return await self._kept.to(key, host, port, purpose)
 
     async def to_any(
         self, nodes: Iterable[Node], bootstrap: Sequence[tuple[str, int]], purpose: str
     ) -> Connection:
         """A connection to any node that answers, a kept one first."""
-        for (_, kept), connection in self._connections.items():
-            if kept == purpose and _usable(connection):
-                return connection
+        if (kept := self._kept.any_for(purpose)) is not None:
+            return kept
         places: list[tuple[int | str, str, int]] = [(n.id, n.host, n.port) for n in nodes]
         random.shuffle(places)
         known = {(host, port) for _, host, port in places}
@@ -145,42 +123,4 @@ class ClusterConnections:
 
     async def close(self, others: Iterable[asyncio.Task[Any]] = ()) -> None:
         """Close every kept connection, and cancel attempts to connect and the tasks in `others`."""
-        self.closed = True
-        tasks = [*others, *self._opening.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        connections, self._connections = [*self._connections.values(), *self._stale], {}
-        for connection in connections:
-            connection.close()
-        for connection in connections:
-            await connection.closed_event.wait()
-
-    def _close_stale(self) -> None:
-        for connection in [one for one in self._stale if one.closed or not one.channel.in_flight]:
-            connection.close()
-            self._stale.remove(connection)
-
-    def _kept(self, place: tuple[int | str, str], host: str, port: int) -> Connection | None:
-        kept = self._connections.get(place)
-        if kept is None or kept.peer != format_address(host, port) or not _usable(kept):
-            return None
-        return kept
-
-    async def _open_kept(self, place: tuple[int | str, str], host: str, port: int) -> Connection:
-        try:
-            connection = await self.open(host, port)
-            self._connections[place] = connection
-            return connection
-        finally:
-            self._opening.pop(place, None)
-
-
-def _usable(connection: Connection) -> bool:
-    # A peer that limits sessions cuts us off when one expires; a new connection is made a little before.
-    return not connection.closed and not connection.ageing
-
-
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()
+        await self._kept.close(others)

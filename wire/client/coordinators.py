@@ -47,7 +47,27 @@ class Place(NamedTuple):
     """FindCoordinator's answer for one key: a node if the code is NONE."""
 
     node: int
+    address: tuple[str, int]
     code: int
+
+
+def find_fields(kind: KeyType, keys: Sequence[str]) -> dict[str, object]:
+    """FindCoordinator in every version: several keys since 4 (KIP-699), the first one before."""
+    return {"key_type": int(kind), "coordinator_keys": list(keys), "key": keys[0]}
+
+
+def places_told(answer: Any, keys: Sequence[str]) -> dict[str, Place]:
+    """The answer in every version; one about no key is about the first."""
+    listed = getattr(answer, "coordinators", None)
+    found: dict[str, Place] = {}
+    for one in (answer,) if listed is None else listed:
+        node, code = int(one.node_id), int(one.error_code)
+        place = Place(node, (one.host, one.port), code if node >= 0 else code or COORDINATOR_NOT_AVAILABLE)
+        found[keys[0] if listed is None else one.key] = place
+    return found
+
+
+_NOWHERE = Place(-1, ("", -1), COORDINATOR_NOT_AVAILABLE)
 
 
 class CoordinatorFinder:
@@ -87,14 +107,14 @@ class CoordinatorFinder:
         if lookup is None or len(lookup.wanted) >= _LOOKUP_MAX_KEYS:
             lookup = self._lookups[kind] = Gathered()
             self._spawn(self._look_up(kind, lookup))
-        node, code = await asyncio.shield(lookup.want(key))
-        if passing(NodeKind.COORDINATOR, code):
+        place = await asyncio.shield(lookup.want(key))
+        if passing(NodeKind.COORDINATOR, place.code):
             raise ClusterUnreachable(
                 f"cluster {self.cluster.name}: no coordinator of {key} yet", api="find_coordinator"
             )
-        if code:
-            raise self.refused(code, key)
-        return node
+        if place.code:
+            raise self.refused(place.code, key)
+        return place.node
 
     async def _look_up(self, kind: KeyType, lookup: Gathered[Place]) -> None:
         with lookup.told(f"looking for coordinators of cluster {self.cluster.name}"):
@@ -115,7 +135,7 @@ class CoordinatorFinder:
             deadline=deadline,
             backoff=Backoff(_FIRST_PAUSE, _LAST_PAUSE),
         )
-        return {key: found.get(key, Place(-1, COORDINATOR_NOT_AVAILABLE)) for key in keys}
+        return {key: found.get(key, _NOWHERE) for key in keys}
 
     async def ask(self, kind: KeyType, keys: Sequence[str], timeout: float) -> dict[str, Place]:
         """One try of `locate`."""
@@ -124,17 +144,12 @@ class CoordinatorFinder:
         found: dict[str, Place] = {}
         for some in [list(keys)] if batched else [[key] for key in keys]:
             answer = await connection.call(
-                "find_coordinator",
-                {"key_type": int(kind), "coordinator_keys": some, "key": some[0]},
-                timeout=timeout,
-                max_version=_MAX_FIND,
+                "find_coordinator", find_fields(kind, some), timeout=timeout, max_version=_MAX_FIND
             )
-            for one in answer.coordinators if batched else (answer,):
-                key = one.key if batched else some[0]
-                node, code = int(one.node_id), int(one.error_code)
-                if node >= 0 and not code:
-                    self._places[kind].set(key, node)
-                found[key] = Place(node, code if node >= 0 else code or COORDINATOR_NOT_AVAILABLE)
+            found |= places_told(answer, some)
+        for key, place in found.items():
+            if not place.code:
+                self._places[kind].set(key, place.node)
         return found
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -14,12 +14,15 @@ from typing import Any, NamedTuple
 
 from fleet.stores.base import StoreError
 from wire.client.connection import Connection
+from wire.client.coordinators import KeyType, find_fields, places_told
+from wire.client.kept_connections import KeptConnections
 from wire.client.security import ClientSecurity
 from wire.errors import (
     BrokerError,
     ClusterUnreachable,
     ConnectionLost,
     MalformedFrame,
+    RequestTimedOut,
     error_is_retriable,
     error_name,
 )
@@ -35,7 +38,6 @@ ATTEMPT = 5.0
 """Seconds for one connection or answer: a broker that swallows packets must not cost the whole deadline."""
 PAUSE = 0.1
 _METADATA_MAX_VERSION = 12
-_TRANSACTION_COORDINATOR = 1  # FindCoordinator's key type
 
 #: Errors of rights; the message says which one is missing.
 RIGHTS = {
@@ -71,11 +73,9 @@ class StateTopicBrokers:
         self._bootstrap = list(bootstrap)
         self._security = security
         self._client_id = client_id
-        self._connections: dict[tuple[Address, str], Connection] = {}
-        self._opening: dict[tuple[Address, str], asyncio.Lock] = {}
+        self._kept = KeptConnections(self._open, lambda: ConnectionLost("the store is closed", sent=False))
         self._leader: Address | None = None
         self._coordinator: Address | None = None
-        self._closed = False
 
     def refused(self, code: int, api: str, message: str | None = None) -> StoreRefused:
         """An error code that waiting does not help against."""
@@ -121,26 +121,19 @@ class StateTopicBrokers:
         return await connection.call(api, fields, timeout=left, max_version=max_version)
 
     async def _connection(self, address: Address, purpose: str, deadline: float) -> Connection:
-        place = (address, purpose)
-        async with self._opening.setdefault(place, asyncio.Lock()):
-            kept = self._connections.get(place)
-            if kept is not None and _usable(kept):
-                return kept
-            left = min(ATTEMPT, deadline - time.monotonic())
-            if self._is_closed() or left <= 0:
-                why = "the store is closed" if self._is_closed() else "no time left"
-                raise ConnectionLost(why, sent=False, peer=format_address(*address))
-            if kept is not None and not kept.channel.in_flight:  # its waiting callers get the answer
-                kept.close()
-            opened = await Connection.open(*address, self._security, client_id=self._client_id, timeout=left)
-            if self._is_closed():
-                opened.close()
-                raise ConnectionLost("the store is closed", sent=False, peer=opened.peer)
-            self._connections[place] = opened
-            return opened
+        left = min(ATTEMPT, deadline - time.monotonic())
+        if left <= 0:
+            raise ConnectionLost("no time left", sent=False, peer=format_address(*address))
+        try:
+            async with asyncio.timeout(left):
+                return await self._kept.to(address, *address, purpose)
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"no connection within {left:g} s", sent=False, peer=format_address(*address)
+            ) from None
 
-    def _is_closed(self) -> bool:
-        return self._closed  # may change at any await, which a checker of types does not know
+    async def _open(self, host: str, port: int) -> Connection:
+        return await Connection.open(host, port, self._security, client_id=self._client_id, timeout=ATTEMPT)
 
     # --- places ---------------------------------------------------------------------------------------------
 
@@ -190,21 +183,15 @@ class StateTopicBrokers:
         """Of the fleet's transactional id; kept until forget_coordinator."""
         if self._coordinator is None:
             key = self.transactional_id
-            answer = await self.ask_any(
-                "find_coordinator",
-                {"key": key, "key_type": _TRANSACTION_COORDINATOR, "coordinator_keys": [key]},
-                deadline,
-            )
-            if hasattr(answer, "coordinators"):  # v4+
-                if len(answer.coordinators) != 1:
-                    raise MalformedFrame("one coordinator was asked for", api="find_coordinator")
-                answer = answer.coordinators[0]
-            code = int(answer.error_code)
-            if code in RIGHTS:
-                raise self.refused(code, "find_coordinator")
-            if code:
-                raise BrokerError(code, api="find_coordinator")
-            self._coordinator = (answer.host, answer.port)
+            answer = await self.ask_any("find_coordinator", find_fields(KeyType.TRANSACTION, [key]), deadline)
+            place = places_told(answer, [key]).get(key)
+            if place is None:
+                raise MalformedFrame("the coordinator that was asked for is missing", api="find_coordinator")
+            if place.code in RIGHTS:
+                raise self.refused(place.code, "find_coordinator")
+            if place.code:
+                raise BrokerError(place.code, api="find_coordinator")
+            self._coordinator = place.address
         return self._coordinator
 
     def forget_coordinator(self) -> None:
@@ -213,17 +200,7 @@ class StateTopicBrokers:
     # --- life -----------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        self._closed = True
-        connections, self._connections = list(self._connections.values()), {}
-        for connection in connections:
-            connection.close()
-        for connection in connections:
-            await connection.closed_event.wait()
-
-
-def _usable(connection: Connection) -> bool:
-    # As wire.client.cluster: a peer that limits sessions cuts us off when one expires.
-    return not connection.closed and not connection.ageing
+        await self._kept.close()
 
 
 #: Errors that a pause and another attempt may mend.

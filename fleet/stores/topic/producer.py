@@ -28,6 +28,7 @@ from fleet.stores.base import StoreError
 from fleet.stores.topic.brokers import PASSING, RIGHTS, StateTopicBrokers
 from fleet.stores.topic.records import Item, batches_of, build_batch
 from wire.backoff import Backoff
+from wire.client.retry import Meaning, NodeKind, meaning, passing
 from wire.errors import BrokerError, ConnectionLost, MalformedFrame, WireError, error_name
 from wire.frames import error_codes
 
@@ -43,29 +44,18 @@ _INIT_VERSION, _ADD_VERSION, _END_VERSION, _PRODUCE_VERSION = 5, 3, 4, 11
 _FENCED: Final = frozenset(
     {error_codes.INVALID_PRODUCER_EPOCH, error_codes.INVALID_PRODUCER_ID_MAPPING, error_codes.PRODUCER_FENCED}
 )
-_COORDINATOR: Final = frozenset(
-    {
-        error_codes.COORDINATOR_LOAD_IN_PROGRESS,
-        error_codes.COORDINATOR_NOT_AVAILABLE,
-        error_codes.NOT_COORDINATOR,
-    }
-)
 #: RecordBatch.NO_TIMESTAMP. Brokers refuse a batch whose time is an hour after theirs (message.timestamp.after.max.ms,
 #: LogValidator.validateTimestamp), and a sidecar's clock may be wrong.
 _NO_TIMESTAMP: Final = -1
 # The same batch again, which the leader tells by its sequence number.
-_REPEAT_PRODUCE: Final = _COORDINATOR | {
-    error_codes.UNKNOWN_SERVER_ERROR,
-    error_codes.UNKNOWN_TOPIC_OR_PARTITION,
-    error_codes.LEADER_NOT_AVAILABLE,
-    error_codes.NOT_LEADER_OR_FOLLOWER,
-    error_codes.REQUEST_TIMED_OUT,
-    error_codes.NETWORK_EXCEPTION,
-    error_codes.NOT_ENOUGH_REPLICAS,
-    error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    error_codes.CONCURRENT_TRANSACTIONS,
-    error_codes.KAFKA_STORAGE_ERROR,
-}
+_REPEAT_PRODUCE: Final = frozenset(
+    {
+        error_codes.UNKNOWN_SERVER_ERROR,
+        error_codes.REQUEST_TIMED_OUT,
+        error_codes.NOT_ENOUGH_REPLICAS,
+        error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    }
+)
 # This transaction is lost, the next one under a new epoch need not be.
 _ABORTED: Final = frozenset(
     {
@@ -228,7 +218,7 @@ class TransactionalProducer:
                 raise ProducerFenced(f"produce: {error_name(code)}")
             if code in _ABORTED:
                 raise NotCommitted(f"produce: {error_name(code)}")
-            if code not in _REPEAT_PRODUCE:
+            if code not in _REPEAT_PRODUCE and not any(passing(kind, code) for kind in NodeKind):
                 raise self._brokers.refused(code, "produce", message)
             self._brokers.forget_leader()
             await attempts.pause(BrokerError(code, api="produce", message=message), NotCommitted)
@@ -297,9 +287,9 @@ class TransactionalProducer:
             raise ProducerFenced(f"{api}: {error_name(code)}")
         if code in _ABORTED:
             raise NotCommitted(f"{api}: {error_name(code)}")
-        if code in _COORDINATOR:
+        if meaning(NodeKind.COORDINATOR, code) is Meaning.MOVED:
             self._brokers.forget_coordinator()
-        elif code not in (error_codes.CONCURRENT_TRANSACTIONS, error_codes.UNKNOWN_SERVER_ERROR):
+        elif code != error_codes.UNKNOWN_SERVER_ERROR and not passing(NodeKind.COORDINATOR, code):
             raise self._brokers.refused(code, api)
         await attempts.pause(BrokerError(code, api=api), NotCommitted)
 
@@ -318,7 +308,7 @@ class _Attempts:
     async def pause(self, error: WireError, failure: type[NotCommitted | CommitOutcomeUnknown]) -> None:
         text = str(error)
         quick = isinstance(error, BrokerError) and error.code == error_codes.CONCURRENT_TRANSACTIONS
-        backoff = self._quick if quick else self._slow
+        backoff = self._quick if quick or self._before is None else self._slow
         if backoff.over(time.monotonic(), self._deadline):
             # The last attempt may have failed only for want of time.
             before = "" if self._before in (None, text) else f" (and before that: {self._before})"
