@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from fetcher.partition_copy import PartitionCopy
 from fetcher.progress import Behind
-from wire.client.channel import describe
+from wire.errors import describe
 from wire.frames.types import TopicPartition
 
 log = logging.getLogger(__name__)

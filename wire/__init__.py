@@ -11,4 +11,5 @@
 - `shown_id`: topic names, group ids and the like as they are shown to people, quoted where they could mislead
 - `task_group`: asyncio.TaskGroup with the cancellation fixes of Python 3.13
 - `together`: several awaitables at once, with the first error raised as itself
+- `transport/`: the parts of a socket that client and server connections share
 """

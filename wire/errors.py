@@ -148,3 +148,8 @@ def error_is_retriable(code: int) -> bool:
     """Whether Kafka calls the code retriable; an unknown code is not."""
     known = _KNOWN_ERRORS.get(int(code))
     return known is not None and bool(known.retriable)
+
+
+def describe(error: BaseException) -> str:
+    """An error in one phrase; some of Python's have an empty text."""
+    return str(error) or type(error).__name__

@@ -24,10 +24,10 @@ from router.produce.lease_gate import LeaseGate, Told
 from router.produce.source_route import TARGET, Recovery
 from router.tasks import TaskKeeper
 from router.turns import RequestTurns
-from wire.client.gathering import gathered_writes
 from wire.client.waiting import until_set
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
+from wire.transport.gathering import gathered_writes
 
 TICK: Final = 0.1
 REFUSAL_INTERVAL: Final = 30.0

@@ -20,9 +20,8 @@ from typing import Final
 from router.ports import Mirror, RouterLimits, RouterStats, SourceCluster, SourceConnectionLike
 from router.tasks import TaskKeeper
 from wire.backoff import Backoff
-from wire.client.channel import describe
 from wire.client.cluster_metadata import PartitionMetadata
-from wire.errors import ConnectionLost, LinkerError, LocalProtocolError, RequestTimedOut, WireError
+from wire.errors import ConnectionLost, LinkerError, LocalProtocolError, RequestTimedOut, WireError, describe
 from wire.frames.types import Buffer, Node
 
 log = logging.getLogger(__name__)

@@ -12,10 +12,10 @@ from router.login import Login, LoginState
 from router.ports import RouterLimits
 from tests.router.rig import Producer, Rig, eventually
 from wire.client.connection import Connection
-from wire.client.gathering import gathered_writes
 from wire.errors import ConnectionLost
 from wire.schema import codec
 from wire.server.listener import ListenerLimits
+from wire.transport.gathering import gathered_writes
 
 GOOD = b"n,,auth=Bearer secret"
 BAD = b"n,,auth=Bearer guessed"

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from wire.client.gathering import GATHER_MAX, Writer, gathered_writes
+from wire.transport.gathering import GATHER_MAX, Writer, gathered_writes
 
 
 class Taken:

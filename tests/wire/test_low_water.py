@@ -10,7 +10,7 @@ import pytest
 from tests.wire.test_channel import Peer, Replies, connected, framed
 from wire.client.channel import Channel
 from wire.errors import ConnectionLost, WireError
-from wire.server.low_water import LEAST, LowWater
+from wire.transport.low_water import LEAST, LowWater
 
 LARGE = 4 << 20
 PIECE = 32 * 1024

@@ -10,14 +10,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 import wire.frames.pieces
-import wire.server.low_water
+import wire.transport.low_water
 from tests.wire.test_gathering import Taken, writer
 from tests.wire.test_server import listening
 from wire.client.channel import Channel
-from wire.client.gathering import gathered_writes
 from wire.errors import WireError
 from wire.frames.pieces import PIECE, client_asked, in_pieces
 from wire.server.listener import Exchange
+from wire.transport.gathering import gathered_writes
 
 LARGE = 4 * 1024 * 1024
 
@@ -204,7 +204,7 @@ async def test_a_large_answer_is_read_in_pieces_one_a_turn(
 ) -> None:
     waited_for: list[int] = []
     monkeypatch.setattr(
-        wire.server.low_water.LowWater, "wait_for", lambda _self, missing: waited_for.append(missing)
+        wire.transport.low_water.LowWater, "wait_for", lambda _self, missing: waited_for.append(missing)
     )
     for _ in range(5):
         await peer.answer()  # the kernel gives more room to who reads much

@@ -9,7 +9,6 @@
 - `connecting`: the socket of a channel: TCP or TLS to one address
 - `connection`: one authenticated connection: ApiVersions, SASL, typed calls
 - `coordinators`: coordinators of groups and transactional ids: found for many callers, and called wherever they move
-- `gathering`: writes that are gathered while one read is handled: one system call per connection
 - `kept_connections`: connections that are kept per place and purpose, and opened again after they died
 - `places`: cache of coordinators: key -> node, forgotten when unused
 - `properties`: the Kafka client properties that a cluster or a link accepts

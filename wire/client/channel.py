@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from wire.client.gathering import Writer, gathered_writes
-from wire.errors import ConnectionLost, MalformedFrame, WireError
+from wire.errors import ConnectionLost, MalformedFrame, WireError, describe
 from wire.frames.framing import FrameReader
 from wire.frames.pieces import PIECE, in_pieces
 from wire.frames.types import Buffer, format_address
-from wire.server.low_water import LowWater
+from wire.transport.gathering import Writer, gathered_writes
+from wire.transport.low_water import LowWater
 
 DEFAULT_MAX_FRAME = 256 * 1024 * 1024
 WRITE_HIGH_WATER = 1024 * 1024
@@ -251,8 +251,3 @@ class Channel(asyncio.BufferedProtocol):
         asyncio.get_running_loop().call_exception_handler(
             {"message": f"{message} (peer {self.peer})", "exception": error, "protocol": self}
         )
-
-
-def describe(error: BaseException) -> str:
-    """An error in one phrase; some of Python's have an empty text."""
-    return str(error) or type(error).__name__

@@ -10,8 +10,8 @@ import asyncio
 import socket
 import ssl
 
-from wire.client.channel import Channel, describe
-from wire.errors import AuthenticationFailed, ConnectionLost, HungUp
+from wire.client.channel import Channel
+from wire.errors import AuthenticationFailed, ConnectionLost, HungUp, describe
 from wire.frames.types import format_address
 
 

@@ -3,7 +3,6 @@
 - `connection`: one accepted connection: cuts requests, sends answers in request order
 - `limits`: the bounds of a listener and of its connections
 - `listener`: a listener: accepts connections, counts them, closes them
-- `low_water`: SO_RCVLOWAT: the event loop wakes only when enough of a large frame has arrived
 - `partial_frames`: the memory budget of requests that have not arrived in full
 - `patience`: the times after which a silent, strange or idle connection is closed
 - `rate_limited_log`: log lines that a peer can cause, limited per minute

@@ -11,9 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
 
-from wire.client.channel import describe
-from wire.client.gathering import Writer, gathered_writes
-from wire.errors import LocalProtocolError, MalformedFrame, WireError
+from wire.errors import LocalProtocolError, MalformedFrame, WireError, describe
 from wire.frames.framing import FrameReader
 from wire.frames.pieces import client_asked
 from wire.frames.request_header import RequestHeader, parse_request_header
@@ -21,6 +19,7 @@ from wire.frames.types import Buffer, format_address
 from wire.server.limits import ListenerInfo, ListenerLimits
 from wire.server.partial_frames import PartialFrames
 from wire.server.patience import Patience
+from wire.transport.gathering import Writer, gathered_writes
 
 # The least request: api key, version, correlation id, client id length.
 _MIN_REQUEST: Final = 10
