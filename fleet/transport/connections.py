@@ -20,13 +20,13 @@ from fleet.transport.framing import MAX_FRAME, RECEIVE_BUFFER, SEND_BUFFER, BadF
 from wire.client.security import ClientSecurity, ListenerSecurity
 from wire.errors import LinkerError
 from wire.frames.types import format_address, parse_address
+from wire.server.accept_loop import AcceptLoop
 from wire.server.rate_limited_log import Sparing
 
 log = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT: Final = 5.0
 MAX_STRANGERS: Final = 64
-_ACCEPT_AGAIN: Final = 0.1  # after the system refused to accept (no file descriptors left)
 _CLOSING: Final = 2.0
 _BACKLOG: Final = 128
 
@@ -60,7 +60,6 @@ class ControlServer:
         tls: ListenerSecurity | None,
         limits: TransportLimits,
     ) -> None:
-        self._sock = sock
         self._secret = secret.encode()
         self._on_channel = on_channel
         self._context = tls.ssl_context() if tls is not None else None
@@ -68,7 +67,7 @@ class ControlServer:
         self._sparing = Sparing()
         self._strangers: dict[asyncio.Task[None], None] = {}  # in the order of arrival
         self._tasks: set[asyncio.Task[None]] = set()
-        self._accepting: asyncio.Task[None] | None = None
+        self._accepting = AcceptLoop([sock], accepted=self._accepted, trouble=self._trouble)
 
     @classmethod
     async def start(
@@ -96,13 +95,11 @@ class ControlServer:
         except OSError:
             sock.close()
             raise
-        server = cls(sock, secret, on_channel, tls, limits or TransportLimits())
-        server._accepting = loop.create_task(server._accept(), name="control listener")
-        return server
+        return cls(sock, secret, on_channel, tls, limits or TransportLimits())
 
     @property
     def port(self) -> int:
-        return int(self._sock.getsockname()[1])
+        return self._accepting.port
 
     @property
     def strangers(self) -> int:
@@ -111,33 +108,26 @@ class ControlServer:
 
     async def close(self) -> None:
         """Accept nothing more and end every connection."""
+        self._accepting.close()
         tasks = list(self._tasks)
-        if self._accepting is not None:
-            tasks.append(self._accepting)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSING)
-        self._sock.close()
 
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, _ = await loop.sock_accept(self._sock)
-            except OSError as error:
-                log.warning("control listener: cannot accept a connection: %s", error.strerror or error)
-                await asyncio.sleep(_ACCEPT_AGAIN)
-                continue
-            if len(self._strangers) >= self._limits.max_strangers:
-                # A sidecar proves itself within milliseconds, so it is rarely the oldest.
-                oldest = next(iter(self._strangers))
-                del self._strangers[oldest]
-                oldest.cancel("too many connections at once that have not proved the shared secret")
-            task = loop.create_task(self._serve(sock), name="control connection")
-            self._strangers[task] = None
-            self._tasks.add(task)
-            task.add_done_callback(self._done)
+    def _trouble(self, error: OSError) -> None:
+        log.warning("control listener: cannot accept a connection: %s", error.strerror or error)
+
+    def _accepted(self, sock: socket.socket, host: str) -> None:
+        if len(self._strangers) >= self._limits.max_strangers:
+            # A sidecar proves itself within milliseconds, so it is rarely the oldest.
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.cancel("too many connections at once that have not proved the shared secret")
+        task = asyncio.get_running_loop().create_task(self._serve(sock), name="control connection")
+        self._strangers[task] = None
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -16,6 +16,7 @@ import pytest
 from tests.fakes.certs import Authority
 from tests.wire.test_server import PLAINTEXT, Client, answer, client, listening, request, until
 from wire.client.security import ClientSecurity, ListenerSecurity
+from wire.server.acceptor import Acceptor
 from wire.server.listener import (
     Exchange,
     Listener,
@@ -24,7 +25,6 @@ from wire.server.listener import (
     ServerConnection,
     start_listener,
 )
-from wire.server.tls_acceptor import TlsAcceptor
 
 # Who does not read
 
@@ -188,7 +188,7 @@ def reported() -> Iterator[list[dict[str, Any]]]:
 @asynccontextmanager
 async def secured(
     limits: ListenerLimits, seen: list[dict[str, Any]], **options: Any
-) -> AsyncIterator[tuple[Listener, TlsAcceptor]]:
+) -> AsyncIterator[tuple[Listener, Acceptor]]:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
     listener = await start_listener(
         options.pop("host", "127.0.0.1"),
@@ -200,7 +200,7 @@ async def secured(
         **options,
     )
     acceptor = listener._server
-    assert isinstance(acceptor, TlsAcceptor)
+    assert isinstance(acceptor, Acceptor)
     try:
         yield listener, acceptor
     finally:
@@ -377,11 +377,11 @@ async def test_without_file_descriptors_it_tries_again(
         def accept(self) -> None:
             raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("wire.server.tls_acceptor._ACCEPT_RETRY", 0.2)
+    monkeypatch.setattr("wire.server.accept_loop._ACCEPT_RETRY", 0.2)
     async with secured(ListenerLimits(), reported) as (listener, acceptor):
-        acceptor._ready(Exhausted())  # type: ignore[arg-type]
+        acceptor._accepting._ready(Exhausted())  # type: ignore[arg-type]
         assert "Too many open files" in reported.pop()["message"]
-        assert not acceptor._accepting
+        assert acceptor._accepting.resting
         began = asyncio.get_running_loop().time()
         async with tls_client(listener.port) as c:
             await served(c)
@@ -421,7 +421,7 @@ async def test_a_bound_socket_and_a_name_with_several_addresses(reported: list[d
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", port)
     async with secured(ListenerLimits(), reported, host="localhost") as (listener, acceptor):
-        for sock in acceptor.sockets:
+        for sock in acceptor._accepting.sockets:
             host, port = sock.getsockname()[:2]
             async with tls_client(port, host) as c:
                 await served(c)
@@ -462,7 +462,7 @@ async def test_who_speaks_at_last_has_the_time_of_those_who_speak(reported: list
     limits = ListenerLimits(max_handshakes=2, handshake_patience=4.0)  # half a second for who says nothing
     async with secured(limits, reported) as (listener, acceptor):
         with silent(listener, 2) as socks, silent(listener, 1):
-            await until(lambda: acceptor._again is not None)
+            await until(lambda: acceptor._accepting.resting)
             for sock in socks:
                 sock.send(b"\x16")
             await until(lambda: not any(one.silent for one in acceptor._handshakes.values()))

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
 from wire.client.security import ListenerSecurity
 from wire.errors import LocalProtocolError, MalformedFrame, WireError
+from wire.server.acceptor import Acceptor
 from wire.server.connection import Exchange, ServerConnection
 from wire.server.limits import ListenerInfo, ListenerLimits
 from wire.server.partial_frames import PartialFrames
 from wire.server.rate_limited_log import Sparing
-from wire.server.tls_acceptor import TlsAcceptor
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +64,7 @@ class Listener:
         self._brokers: set[str] = set()
         self._told_of_refusals = float("-inf")
         self._untold = 0
-        self._server: asyncio.Server | TlsAcceptor | None = None
+        self._server: Acceptor | None = None
         # Set once the listener is closing and no exchange is open any more.
         self._quiet = asyncio.Event()
         # Set once, besides, no connection is left.
@@ -73,13 +72,13 @@ class Listener:
 
     @property
     def port(self) -> int:
-        if self._server is None or not self._server.sockets:
+        if self._server is None or self.closing:
             raise LocalProtocolError("the listener is closed")
-        return int(self._server.sockets[0].getsockname()[1])
+        return self._server.port
 
     def arrived(self, connection: ServerConnection) -> WireError | None:
         """The connection is open. Returns the reason if it may not stay."""
-        if isinstance(self._server, TlsAcceptor):
+        if self._server is not None:
             self._server.arrived(connection)
         why = None if self.closing else self.too_many(connection.address, len(self.connections))
         self.connections.add(connection)
@@ -207,15 +206,14 @@ async def start_listener(
         raise
     address: dict[str, Any] = {"host": host, "port": port} if bound is None else {"sock": bound}
     server = await asyncio.get_running_loop().create_server(
-        lambda: ServerConnection(listener), **address, backlog=BACKLOG, start_serving=context is None
+        lambda: ServerConnection(listener), **address, backlog=BACKLOG, start_serving=False
     )
-    accepting = server if context is None else _tls_acceptor(listener, context, server)
-    listener._server = accepting  # noqa: SLF001 - its only maker
+    listener._server = Acceptor(listener, context, _taken_over(server))  # noqa: SLF001 - its only maker
     return listener
 
 
-def _tls_acceptor(listener: Listener, context: ssl.SSLContext, server: asyncio.Server) -> TlsAcceptor:
-    """Replace a server that is bound but does not serve yet: the event loop has resolved the host to its addresses."""
+def _taken_over(server: asyncio.Server) -> list[socket.socket]:
+    """The sockets of a server that is bound but does not serve yet: the event loop has resolved the host."""
     sockets: list[socket.socket] = []
     try:
         for one in server.sockets:
@@ -227,4 +225,4 @@ def _tls_acceptor(listener: Listener, context: ssl.SSLContext, server: asyncio.S
         raise
     finally:
         server.close()
-    return TlsAcceptor(listener, context, sockets)
+    return sockets

@@ -1,8 +1,8 @@
-"""Accepting on TLS listeners: a connection counts from the moment it is accepted.
+"""Accepting for a listener of clients: a connection counts from the moment it is accepted.
 
 An event loop reports a connection to its protocol only after the TLS handshake. A peer that connects and sends nothing would
 not be counted until the handshake times out, and only file descriptors would limit how many such peers there are. So sockets
-are accepted here, and passed to the loop one by one.
+are accepted here, and passed to the loop one by one. Without TLS an arrival takes one turn of the event loop.
 """
 
 from __future__ import annotations
@@ -14,17 +14,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from wire.server.accept_loop import AcceptLoop
 from wire.server.connection import Owner, ServerConnection
 
-# Seconds without accepting after the system has refused a socket (no file descriptors left); as asyncio's own.
-_ACCEPT_RETRY: Final = 1.0
 # A peer that has sent nothing gets this fraction of the usual time.
 _OF_THE_SILENT: Final = 8
-# Accepted in one turn of the event loop, so that a crowd of new peers does not delay the others.
-_AT_ONCE: Final = 64
 
 
-class TlsOwner(Owner, Protocol):
+class AcceptingOwner(Owner, Protocol):
     """The part of the listener that accepting needs."""
 
     connections: set[ServerConnection]
@@ -33,7 +30,7 @@ class TlsOwner(Owner, Protocol):
         """The reason to refuse another connection from this address; see Listener.too_many."""
 
 
-class _Handshake:
+class _Arrival:
     """A connection that was accepted and is not open yet."""
 
     __slots__ = ("address", "begun", "silent", "since", "sock", "task")
@@ -47,21 +44,28 @@ class _Handshake:
         self.task: asyncio.Task[None] | None = None
 
 
-class TlsAcceptor:
+class Acceptor:
     """Accepts on bound, listening sockets, from the start to close()."""
 
-    def __init__(self, owner: TlsOwner, context: ssl.SSLContext, sockets: Sequence[socket.socket]) -> None:
+    def __init__(
+        self, owner: AcceptingOwner, context: ssl.SSLContext | None, sockets: Sequence[socket.socket]
+    ) -> None:
         self._owner = owner
         self._context = context
         self._loop = asyncio.get_running_loop()
-        self.sockets: Sequence[socket.socket] = tuple(sockets)
-        self._handshakes: dict[ServerConnection, _Handshake] = {}  # the oldest first
+        self._handshakes: dict[ServerConnection, _Arrival] = {}  # the oldest first
         self._ending: set[asyncio.Task[None]] = set()
-        self._accepting = False
-        self._again: asyncio.TimerHandle | None = None
-        for sock in self.sockets:
-            sock.setblocking(False)
-        self._resume()
+        self._accepting = AcceptLoop(
+            sockets,
+            accepted=self._accepted,
+            trouble=self._trouble,
+            room=lambda: owner.limits.max_handshakes - len(self._handshakes),
+            full=self._wait_for_room,
+        )
+
+    @property
+    def port(self) -> int:
+        return self._accepting.port
 
     @property
     def handshakes(self) -> int:
@@ -73,10 +77,7 @@ class TlsAcceptor:
 
     def close(self) -> None:
         """Accept nothing more, and give up handshakes that are under way."""
-        self._pause()
-        sockets, self.sockets = self.sockets, ()
-        for sock in sockets:
-            sock.close()
+        self._accepting.close()
         for connection in list(self._handshakes):
             self._give_up(connection)
 
@@ -86,38 +87,25 @@ class TlsAcceptor:
 
     # Accepting
 
-    def _ready(self, listening: socket.socket) -> None:
-        """A peer waits to be accepted."""
-        limits = self._owner.limits
-        if len(self._handshakes) >= limits.max_handshakes:
-            self._pause()
-            self._wait_for_room()
-            return
-        for _ in range(min(_AT_ONCE, limits.max_handshakes - len(self._handshakes))):
-            try:
-                sock, address = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                self._pause()
-                self._again = self._loop.call_later(_ACCEPT_RETRY, self._resume)
-                self._loop.call_exception_handler(
-                    {"message": f"connections cannot be accepted: {error}", "exception": error}
-                )
-                return
-            why = self._owner.too_many(
-                address[0],
-                len(self._owner.connections) + len(self._handshakes),
-                sum(one.address == address[0] for one in self._handshakes.values()),
-            )
-            if why is None:
-                self._begin(sock, address[0])
-            else:
-                self._owner.refuse(address[0], why)
-                sock.close()
+    def _accepted(self, sock: socket.socket, address: str) -> None:
+        why = self._owner.too_many(
+            address,
+            len(self._owner.connections) + len(self._handshakes),
+            sum(one.address == address for one in self._handshakes.values()),
+        )
+        if why is None:
+            self._begin(sock, address)
+        else:
+            self._owner.refuse(address, why)
+            sock.close()
+
+    def _trouble(self, error: OSError) -> None:
+        self._loop.call_exception_handler(
+            {"message": f"connections cannot be accepted: {error}", "exception": error}
+        )
 
     def _wait_for_room(self) -> None:
-        self._again = self._loop.call_at(self._due(self._first_to_go()), self._make_room)
+        self._accepting.rest_until(self._due(self._first_to_go()), self._make_room)
 
     def _make_room(self) -> None:
         """Peers still wait: give up the handshake that is due, unless its peer has sent something meanwhile."""
@@ -129,7 +117,7 @@ class TlsAcceptor:
             handshake = self._handshakes[connection]
             self._owner.refuse(handshake.address, "its TLS handshake took too long while others waited")
             self._give_up(connection)
-        self._resume()
+        self._accepting.resume()
 
     def _first_to_go(self) -> ServerConnection:
         """The oldest handshake whose peer has sent nothing, otherwise the oldest of all."""
@@ -143,45 +131,28 @@ class TlsAcceptor:
         handshake, patience = self._handshakes[connection], self._owner.limits.handshake_patience
         return handshake.since + (patience / _OF_THE_SILENT if handshake.silent else patience)
 
-    def _pause(self) -> None:
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
-        if self._accepting:
-            self._accepting = False
-            for sock in self.sockets:
-                self._loop.remove_reader(sock)
-
-    def _resume(self) -> None:
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
-        if not self._accepting:
-            self._accepting = True
-            for sock in self.sockets:
-                self._loop.add_reader(sock, self._ready, sock)
-
     # Handshakes
 
     def _begin(self, sock: socket.socket, address: str) -> None:
         connection = ServerConnection(self._owner)
-        handshake = self._handshakes[connection] = _Handshake(sock, address, self._loop.time())
+        handshake = self._handshakes[connection] = _Arrival(sock, address, self._loop.time())
         task = handshake.task = self._loop.create_task(self._shake_hands(connection, handshake))
         self._ending.add(task)
         task.add_done_callback(partial(self._ended, connection, handshake))
 
-    async def _shake_hands(self, connection: ServerConnection, handshake: _Handshake) -> None:
-        await self._first_bytes(handshake)
+    async def _shake_hands(self, connection: ServerConnection, handshake: _Arrival) -> None:
+        if self._context is not None:
+            await self._first_bytes(handshake)
         handshake.silent = False
         handshake.begun = True  # from here on the event loop closes the socket
         await self._loop.connect_accepted_socket(
             lambda: connection,
             handshake.sock,
             ssl=self._context,
-            ssl_handshake_timeout=self._owner.limits.tls_handshake_timeout,
+            ssl_handshake_timeout=None if self._context is None else self._owner.limits.tls_handshake_timeout,
         )
 
-    async def _first_bytes(self, handshake: _Handshake) -> None:
+    async def _first_bytes(self, handshake: _Arrival) -> None:
         """Wait until the peer has sent something or hung up."""
         spoken = asyncio.Event()
         self._loop.add_reader(handshake.sock, spoken.set)
@@ -196,7 +167,7 @@ class TlsAcceptor:
         if handshake.task is not None:
             handshake.task.cancel()
 
-    def _ended(self, connection: ServerConnection, handshake: _Handshake, task: asyncio.Task[None]) -> None:
+    def _ended(self, connection: ServerConnection, handshake: _Arrival, task: asyncio.Task[None]) -> None:
         self._ending.discard(task)
         self._handshakes.pop(connection, None)
         if not handshake.begun:
@@ -208,5 +179,5 @@ class TlsAcceptor:
                 self._loop.call_exception_handler(
                     {"message": "a TLS handshake failed", "exception": error, "task": task}
                 )
-        if self._again is not None and len(self._handshakes) < self._owner.limits.max_handshakes:
-            self._resume()
+        if self._accepting.resting and len(self._handshakes) < self._owner.limits.max_handshakes:
+            self._accepting.resume()
