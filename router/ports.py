@@ -261,7 +261,7 @@ class RouterLimits:
     """A produce waits this long for a lapsed lease, then its client looks for another leader: there may be one."""
     transaction_patience: float = 5.0
     """A write of a transaction waits this long for the promote: six tries of it and the pauses between them (kafkajs) end
-    before the 60 s that most transactions have."""
+    before the 60 s that most transactions have, 50 s after the first one at most."""
     transactions_waiting: int = 1000
     """Batches of transactions that wait, of all clients; together they have a quarter of held_bytes."""
     backoff_min: float = 0.02

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from lab.clusters.kafka_cluster import KafkaCluster
@@ -26,6 +27,8 @@ from lab.workload.source_data import TOPICS, SourceFiller
 from tests.real.verdicts import assert_sound
 
 RATE = 150
+
+pytestmark = pytest.mark.timeout(300)
 
 
 def led(bootstrap: str) -> Counter[int]:
