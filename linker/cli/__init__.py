@@ -9,25 +9,24 @@
 - `entry`: entry point of the console script: runs the app and turns every failure into one line and an exit code
 - `examine`: `linker doctor --config`: both clusters, before there is a sidecar
 - `failover`: `linker mirror failover`: the only way out of a source that is dead
-- `failover_tables`: the partitions of a failover, as tables for people
+- `fleet_tables`: sidecars and their link controller, as tables for people
 - `follow`: following a promote or a failover until it is over: a live table on a terminal, lines elsewhere; both on
   stderr
 - `group`: `linker group ...`
 - `group_tables`: groups as tables for people
-- `held_tables`: consumers that find mirrors empty until their promote, as a table for people
 - `layout`: how wide text is laid out for a terminal: which columns give way, where cells are wrapped, and blocks
   where no table fits
 - `link`: `linker link ...`
 - `mirror`: `linker mirror ...`
 - `options`: options that many commands share, and how they become a client and an output format
 - `output`: how answers are printed: aligned tables, JSON or YAML on stdout, notes on stderr
-- `producer_tables`: producers at the source, as a table for people
+- `promote_tables`: promotes and failovers, planned and under way, as tables for people
 - `run`: `linker run`, apart from the other commands: building them takes time, and clients wait while a sidecar
   starts
 - `run_command`: `linker run` for typer: its help, and its complaints about arguments
 - `sidecar`: `linker sidecar ...`
 - `store`: `linker store ...`: work on a state store while no sidecar runs
-- `tables`: the answers of the admin API as tables for people
+- `tables`: links, mirrors and the status as tables for people
 - `validate`: `linker validate LINK [TOPIC]...`, `linker validate status`, `linker validate report`
 - `validation_tables`: results of validation, as tables for people
 - `verdict`: `linker doctor` for people: a block per finding, the worst last, where a terminal shows it, and the

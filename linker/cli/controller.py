@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from linker.cli import tables
+from linker.cli import fleet_tables
 from linker.cli.options import DEFAULT_URL, AdminUrl, Output, TokenFile, connect
 from linker.cli.output import Format, emit
 
@@ -18,4 +18,4 @@ def describe(
     """Show who it is, its epoch, the sidecars with their leases, what moves and why, and who is waited for."""
     with connect(admin_url, token_file) as client:
         found = client.describe_controller()
-    emit(found, output, lambda: tables.controller(found))
+    emit(found, output, lambda: fleet_tables.controller(found))

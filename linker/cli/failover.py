@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from linker.cli.failover_tables import failover_plan
 from linker.cli.follow import follow
 from linker.cli.link import validated
 from linker.cli.options import (
@@ -22,7 +21,8 @@ from linker.cli.options import (
     usage,
 )
 from linker.cli.output import Format, emit, note
-from linker.cli.tables import job as job_table
+from linker.cli.promote_tables import failover_plan
+from linker.cli.promote_tables import job as job_table
 
 
 def failover(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import typer
 
 from linker.cli.output import INTERRUPTED, Format, complain, duration, emit, note, one_line, size
-from linker.cli.tables import job as job_table
+from linker.cli.promote_tables import job as job_table
 from linker.cli.validate import bad_evidence
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from linker.cli import tables
+from linker.cli import promote_tables, tables
 from linker.cli.failover import failover
 from linker.cli.follow import follow
 from linker.cli.link import validated
@@ -333,11 +333,11 @@ def promote(
     with connect(admin_url, token_file) as client:
         if dry_run:
             plan = client.plan_promote(link, request)
-            emit(plan, output, lambda: tables.plan(plan))
+            emit(plan, output, lambda: promote_tables.plan(plan))
             raise typer.Exit(1 if plan.blockers else 0)
         job = client.promote(link, request)
         if no_wait:
-            emit(job, output, lambda: tables.job(job))
+            emit(job, output, lambda: promote_tables.job(job))
             return
         note(f"promote {job.id} started")
         follow(client, job.id, output)

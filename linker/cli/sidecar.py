@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from linker.cli import tables
+from linker.cli import fleet_tables, tables
 from linker.cli.options import DEFAULT_URL, AdminUrl, DryRun, Output, TokenFile, connect, usage
 from linker.cli.output import Format, emit
 
@@ -29,7 +29,7 @@ def list_(
     """List the sidecars of the fleet: state, version, what they lead, leases, when they were last heard of."""
     with connect(admin_url, token_file) as client:
         found = client.list_sidecars()
-    emit(found, output, lambda: tables.sidecars(found))
+    emit(found, output, lambda: fleet_tables.sidecars(found))
 
 
 @app.command("drain")
@@ -56,7 +56,7 @@ def drain(
 
         result = client.drain_sidecar(sidecar_id)
         last = drained(client, sidecar_id, timeout)
-    emit(last, output, lambda: tables.departing(last))
+    emit(last, output, lambda: fleet_tables.departing(last))
 
 
 @app.command("leave")

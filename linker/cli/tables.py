@@ -1,4 +1,4 @@
-"""The answers of the admin API as tables for people. Nothing here asks or decides anything."""
+"""Links, mirrors and the status as tables for people. Nothing here asks or decides anything."""
 
 from __future__ import annotations
 
@@ -6,36 +6,26 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from linker.cli import validation_tables
-from linker.cli.failover_tables import taken_over
+from linker.cli.fleet_tables import fleet
 from linker.cli.group_tables import in_one_line
-from linker.cli.held_tables import held_readers
 from linker.cli.output import columns, duration, one_line, pairs, prose, size
-from linker.cli.producer_tables import source_producers
-from linker.manual_steps import undo_source_fence
+from linker.cli.promote_tables import job
 
 if TYPE_CHECKING:
     from admin.models import (
         AclSyncStatus,
         ChangeResult,
-        ControllerDescription,
-        FleetStatus,
         Forwarding,
+        HeldReader,
         LagReport,
         LinkDescription,
         LinkSummary,
         MirrorDescription,
         MirrorSummary,
-        PromoteJobStatus,
-        PromotePlan,
         ReplicaStatus,
-        SidecarDescription,
-        SidecarStatus,
         Status,
         Traffic,
     )
-
-
-_MOST_UNPROVED = 10
 
 
 def change_lines(result: ChangeResult) -> list[str]:
@@ -222,150 +212,15 @@ def lag(reports: Iterable[LagReport]) -> str:
     )
 
 
-def plan(one: PromotePlan) -> str:
-    table = columns(
-        ("TOPIC", "PARTITIONS", "LAG", "NOTE"), [(t.topic, t.partitions, t.lag, t.reason) for t in one.topics]
-    )
-    lines = [f"blocked: {line}" for line in one.blockers] + [f"warning: {line}" for line in one.warnings]
-    lines += [f"config: {line}" for line in one.configs]
-    parts = [table, prose(lines)] if lines else [table]
-    lines = []
-    if one.producers:
-        parts.append(source_producers(one.producers))
-    if one.validation != "skip":
-        lines += [
-            f"to be validated first ({one.validation}): {line}" for line in one.unproved[:_MOST_UNPROVED]
-        ]
-        more = len(one.unproved) - _MOST_UNPROVED
-        lines += [f"... and {more} more partitions"] if more > 0 else []
-    end = "a promote would be refused now" if one.blockers else "a promote could start now"
-    if one.warnings and not one.blockers:
-        end += ", with what is warned of above"
-    return "\n".join([*parts, prose([*lines, f"{end}; nothing was changed (--dry-run)"])])
-
-
-def job(one: PromoteJobStatus) -> str:
-    # After an abandoned one it was opened, and is looked after for a while.
-    fenced = "source may refuse writes to" if one.phase == "ABANDONED" else "source refuses writes to"
-    head = pairs(
-        [
-            ("promote", one.id),
-            ("link", one.link),
-            ("phase", one.phase),
-            ("reason", one.reason),
-            ("started", one.started_at.isoformat()),
-            ("finished", one.finished_at and one.finished_at.isoformat()),
-            ("time", ", ".join(f"{phase} {duration(spent)}" for phase, spent in one.phases_ms.items())),
-            *validation_tables.promote_lines(one.validation),
-            *(("warning", line) for line in one.warnings),
-            *((fenced, topic) for topic in one.source_fenced),
-            *([("that is undone with", undo_source_fence(one.source_fenced))] if one.source_fenced else []),
-        ]
-    )
-    table = columns(
-        ("TOPIC", "PHASE", "PARTITIONS", "LAG", "REASON"),
-        [(t.topic, t.phase, t.partitions, t.lag, t.reason) for t in one.topics],
-    )
-    parts = [head, table]
-    if one.failover is not None:
-        parts.append(taken_over(one.failover))
-    return "\n\n".join(parts)
-
-
-def sidecars(found: Iterable[SidecarStatus]) -> str:
-    return columns(
-        (
-            *("ID", "STATE", "VERSION", "RACK", "CONTROLLER", "LEADING", "IN ISR", "LEASE LEFT", "HEARD"),
-            *("HEARTBEAT", "LISTENERS", "REASON"),
-        ),
-        [
-            (
-                *(s.id, s.state, s.version, s.rack, s.controller, s.leading_partitions, s.isr_partitions),
-                *(lease(s.lease_ms), _ago(s.last_heard_ms), _ago(s.heartbeat_age_ms)),
-                *(s.advertised_listeners, s.reason),
-            )
-            for s in found
-        ],
-        empty="no sidecars",
-    )
-
-
-def lease(milliseconds: int | None) -> str:
-    return "endless" if milliseconds is None else "over" if milliseconds == 0 else f"{milliseconds} ms"
-
-
-def _ago(milliseconds: int | None) -> str | None:
-    return None if milliseconds is None else f"{duration(milliseconds)} ago"
-
-
-def departing(one: SidecarDescription) -> str:
-    if one.staying_partitions:
-        return f"sidecar {one.id} still leads {one.staying_partitions} partitions"
-    return f"sidecar {one.id} leads nothing; it stays drained until it is started anew, or until --undo"
-
-
-def controller(one: ControllerDescription) -> str:
-    waiting = [
-        f"{w.command} of {w.partitions} partitions of link {w.link}: sidecars {', '.join(map(str, w.sidecars))}"
-        for w in one.waiting
+def held_readers(found: Iterable[tuple[str, HeldReader]]) -> list[str]:
+    """By link; nothing at all where nobody is held."""
+    rows = [
+        (link, one.topic, one.client_id or "-", one.host, one.since.isoformat(timespec="seconds"))
+        for link, one in found
     ]
-    head = pairs(
-        [
-            ("link controller", f"sidecar {one.id}"),
-            ("controller epoch", one.controller_epoch),
-            ("since", one.since.isoformat(timespec="seconds")),
-            ("store", one.store),
-            ("lease", "endless" if one.lease_ms is None else duration(one.lease_ms)),
-            ("sidecars connect to", one.control),
-            ("admin API", one.admin),
-            ("sidecars", f"{one.sidecars_alive} of {one.sidecars} alive"),
-            ("promotes", ", ".join(one.promotes)),
-            ("waits for", "; ".join(waiting)),
-        ]
-    )
-    parts = [
-        head,
-        columns(
-            ("SIDECAR", "ADDRESS", "VERSION", "SESSION", "CONNECTED", "HEARD", "LEASE LEFT"),
-            [
-                (
-                    *(m.id, m.address, m.version, m.session[:8], duration(m.connected_ms)),
-                    *(_ago(m.last_heard_ms), lease(m.lease_ms)),
-                )
-                for m in one.members
-            ],
-            empty="no sidecar is connected",
-        ),
-    ]
-    if one.away:
-        parts.append(
-            columns(
-                ("AWAY, WITH A LEASE", "SESSION", "LEASE LEFT"),
-                [(a.id, a.session[:8], lease(a.lease_ms)) for a in one.away],
-            )
-        )
-    if one.moving:
-        parts.append(
-            columns(("TOPIC", "PARTITION", "MOVING"), [(p.topic, p.partition, p.change) for p in one.moving])
-        )
-    if one.trouble:
-        parts.append(columns(("TROUBLE", "REASON"), [(t.what, t.reason) for t in one.trouble]))
-    return "\n\n".join(parts)
-
-
-def fleet(one: FleetStatus) -> str:
-    parts = [
-        f"{one.sidecars_alive} of {one.sidecars} sidecars alive",
-        f"controller {one.controller} (epoch {one.controller_epoch})",
-    ]
-    if one.away:
-        parts.append(f"away: {', '.join(map(str, one.away))}")
-    if one.draining:
-        parts.append(f"draining: {', '.join(map(str, one.draining))}")
-    parts.append(f"{one.moving_partitions} partitions moving")
-    if one.trouble:
-        parts.append(f"{one.trouble} troubles (linker controller describe)")
-    return ", ".join(parts)
+    if not rows:
+        return []
+    return [columns(("LINK", "TOPIC", "HELD CLIENT (FINDS IT EMPTY)", "HOST", "SINCE"), rows)]
 
 
 def status(one: Status) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 from typer.core import TyperGroup
 
-from linker.cli import tables, validation_tables
+from linker.cli import promote_tables, tables, validation_tables
 from linker.cli.link import validated
 from linker.cli.options import DEFAULT_URL, AdminUrl, Output, TokenFile, connect, usage
 from linker.cli.output import Format, complain, emit, note, one_line, size
@@ -171,7 +171,7 @@ def report(
     with connect(admin_url, token_file) as client:
         if promote is not None:
             job = client.describe_promote(promote)
-            emit(job, output, lambda: tables.job(job))
+            emit(job, output, lambda: promote_tables.job(job))
             _fail_at(why_not_proved(job))
             return
         found = [one for link in client.list_links() for one in client.list_promotes(link.name)]

@@ -56,7 +56,7 @@ def render(now: Status, before: Status | None, trouble: str = "", *, max_mirrors
     )
     parts: list[RenderableType] = [head]
     if now.fleet is not None:
-        from linker.cli.tables import fleet
+        from linker.cli.fleet_tables import fleet
 
         parts.append(Text(f"fleet: {fleet(now.fleet)}", style="yellow" if now.fleet.away else ""))
     parts += [Text(one_line(task.trouble), style="yellow") for task in now.tasks if not task.well]

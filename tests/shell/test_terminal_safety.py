@@ -20,10 +20,10 @@ from rich.console import Console
 
 from admin import models, validation_models
 from linker.cli import (
-    failover_tables,
+    fleet_tables,
     follow,
     group_tables,
-    producer_tables,
+    promote_tables,
     tables,
     validate,
     validation_tables,
@@ -74,7 +74,7 @@ def hostile(kind: Any) -> Any:
 
 def printers() -> list[Callable[..., str]]:
     found = []
-    for module in (tables, producer_tables, group_tables, failover_tables, validation_tables, verdict):
+    for module in (tables, fleet_tables, promote_tables, group_tables, validation_tables, verdict):
         for name, function in inspect.getmembers(module, inspect.isfunction):
             if function.__module__ == module.__name__ and not name.startswith("_"):
                 hints = typing.get_type_hints(function, NAMES)
