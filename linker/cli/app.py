@@ -12,7 +12,13 @@ import linker
 from linker import __version__
 from linker.cli import acl, controller, group, link, mirror, sidecar, store, tables, validate, verdict
 from linker.cli.examine import examine
-from linker.cli.options import DEFAULT_URL, AdminUrl, Output, TokenFile, connect, usage
+from linker.cli.options import (
+    Asking,
+    OnlyLink,
+    asking,
+    links_of,
+    usage,
+)
 from linker.cli.output import Format, emit
 from linker.cli.run_command import run
 
@@ -72,21 +78,19 @@ def demo(context: typer.Context) -> None:
     raise typer.Exit(scenario.main(context.args))
 
 
-@app.command("status")
+@asking(app, "status")
 def status(
+    ask: Asking,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep it on the screen until Ctrl-C.")] = False,
     interval: Annotated[
         float,
         typer.Option("--interval", metavar="SECONDS", min=0.2, max=3600, help="Seconds between readings."),
     ] = 1.0,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
 ) -> None:
     """Show links, mirrors, lag, forwarding and running promotes; the worst state wins."""
-    if watch and output is not Format.TABLE:
+    if watch and ask.output is not Format.TABLE:
         raise usage("--watch is for people: leave out -o, or ask again and again without --watch")
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         if watch:
             from linker.cli.watch import watch as redraw
 
@@ -95,33 +99,32 @@ def status(
             except KeyboardInterrupt:
                 raise typer.Exit(0) from None
         found = client.status()
-    emit(found, output, lambda: tables.status(found))
+    ask.show(found, tables.status)
 
 
-@app.command("lag")
+@asking(app, "lag")
 def lag(
+    ask: Asking,
     topics: Annotated[
         list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Only these topics.", show_default=False)
     ] = None,
-    link: Annotated[str | None, typer.Option("--link", "-l", metavar="LINK", help="Only this link.")] = None,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
+    link: OnlyLink = None,
 ) -> None:
     """Show the lag of every partition: of its slowest target replica behind the source's end."""
-    with connect(admin_url, token_file) as client:
-        names = [one.name for one in client.list_links()] if link is None else [link]
+    with ask.client() as client:
+        names = links_of(client, link)
         if topics and len(names) > 1:
             raise usage(
                 f"topics belong to a link, and there are several: give --link too ({', '.join(names)})"
             )
         found = [client.lag(name, topics or ()) for name in names]
-    emit(found, output, lambda: tables.lag(found))
+    ask.show(found, tables.lag)
 
 
-@app.command("doctor")
+@asking(app, "doctor")
 def doctor(
-    link: Annotated[str | None, typer.Option("--link", "-l", metavar="LINK", help="Only this link.")] = None,
+    ask: Asking,
+    link: OnlyLink = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -153,9 +156,6 @@ def doctor(
             help="With --config: look at this topic; repeatable. Default: all that are seen.",
         ),
     ] = None,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
 ) -> None:
     """Check versions, rights, sizes, ids, groups and clocks on both clusters; exit code 1 if something would not work.
 
@@ -165,13 +165,13 @@ def doctor(
         if link is not None:
             raise usage("a link is a sidecar's: give --config or --link")
         report = examine(config, source_config, bootstrap_servers, topic or [])
-        emit([report], output, lambda: verdict.doctor([report]))
+        emit([report], ask.output, lambda: verdict.doctor([report]))
         raise typer.Exit(1 if report.failed else 0)
     if source_config is not None or bootstrap_servers is not None or topic:
         raise usage("--source-config, --bootstrap-servers and --topic are for --config")
-    with connect(admin_url, token_file) as client:
-        names = [one.name for one in client.list_links()] if link is None else [link]
+    with ask.client() as client:
+        names = links_of(client, link)
         found = [client.doctor(name) for name in names]
-    emit(found, output, lambda: verdict.doctor(found))
+    ask.show(found, verdict.doctor)
     if any(report.failed for report in found):
         raise typer.Exit(1)

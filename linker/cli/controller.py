@@ -5,17 +5,17 @@ from __future__ import annotations
 import typer
 
 from linker.cli import fleet_tables
-from linker.cli.options import DEFAULT_URL, AdminUrl, Output, TokenFile, connect
-from linker.cli.output import Format, emit
+from linker.cli.options import (
+    Asking,
+    asking,
+)
 
 app = typer.Typer(help="The link controller: the one sidecar of a fleet that decides.", no_args_is_help=True)
 
 
-@app.command("describe")
-def describe(
-    output: Output = Format.TABLE, admin_url: AdminUrl = DEFAULT_URL, token_file: TokenFile = None
-) -> None:
+@asking(app, "describe")
+def describe(ask: Asking) -> None:
     """Show who it is, its epoch, the sidecars with their leases, what moves and why, and who is waited for."""
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         found = client.describe_controller()
-    emit(found, output, lambda: fleet_tables.controller(found))
+    ask.show(found, fleet_tables.controller)

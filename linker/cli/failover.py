@@ -9,30 +9,27 @@ import typer
 from linker.cli.follow import follow
 from linker.cli.link import validated
 from linker.cli.options import (
-    DEFAULT_URL,
-    AdminUrl,
+    Asking,
     DryRun,
-    Output,
-    TokenFile,
+    NamedLink,
+    Yes,
     alone,
     can_ask,
     confirm,
-    connect,
     usage,
 )
-from linker.cli.output import Format, emit, note
+from linker.cli.output import note
 from linker.cli.promote_tables import failover_plan
 from linker.cli.promote_tables import job as job_table
 
 
 def failover(
+    ask: Asking,
     topics: Annotated[
         list[str] | None,
         typer.Argument(metavar="[TOPIC]...", help="Topics to fail over.", show_default=False),
     ] = None,
-    link: Annotated[
-        str | None, typer.Option("--link", "-l", metavar="LINK", help="Name of the link.")
-    ] = None,
+    link: NamedLink = None,
     all_: Annotated[bool, typer.Option("--all", help="All mirrors of the link.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Although the source still answers.")] = False,
     timeout_ms: Annotated[
@@ -41,15 +38,12 @@ def failover(
             "--timeout-ms", metavar="MS", min=0, help="Longest time that writes are held; default: 120000."
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it, print its id and return.")] = False,
     attach: Annotated[
         str | None, typer.Option("--attach", metavar="ID", help="Follow a failover that was started before.")
     ] = None,
     dry_run: DryRun = False,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
 ) -> None:
     """Take over from a source that is dead, at what the target's replicas have.
 
@@ -69,8 +63,8 @@ def failover(
             dry_run=dry_run,
             no_wait=no_wait,
         )
-        with connect(admin_url, token_file) as client:
-            follow(client, attach, output)
+        with ask.client() as client:
+            follow(client, attach, ask.output)
         return
     if link is None:
         raise usage("which link? Give --link")
@@ -78,10 +72,10 @@ def failover(
         raise usage("give either topics or --all")
     options = {} if timeout_ms is None else {"timeout_ms": timeout_ms}
     request = validated(FailoverRequest, topics=topics or [], all=all_, force=force, **options)
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         if dry_run:
             plan = client.plan_failover(link, request)
-            emit(plan, output, lambda: failover_plan(plan))
+            ask.show(plan, failover_plan)
             raise typer.Exit(1 if plan.blockers else 0)
         what = "all mirrors" if all_ else ", ".join(topics or [])
         if not yes:
@@ -90,7 +84,7 @@ def failover(
             confirm(question)
         job = client.failover(link, request)
         if no_wait:
-            emit(job, output, lambda: job_table(job))
+            ask.show(job, job_table)
             return
         note(f"failover {job.id} started")
-        follow(client, job.id, output)
+        follow(client, job.id, ask.output)

@@ -11,13 +11,12 @@ import typer
 from linker.cli import group_tables, tables
 from linker.cli.link import validated
 from linker.cli.options import (
-    DEFAULT_URL,
-    AdminUrl,
+    Asking,
     DryRun,
     LinkOption,
-    Output,
-    TokenFile,
-    connect,
+    OfLink,
+    asking,
+    links_of,
     usage,
 )
 from linker.cli.output import INTERRUPTED, Format, complain, emit, note
@@ -48,38 +47,33 @@ Timeout = Annotated[
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Begin, and return at once.")]
 
 
-@app.command("list")
+@asking(app, "list")
 def list_(
-    link: Annotated[
-        str | None, typer.Option("--link", "-l", metavar="LINK", help="Only of this link.")
-    ] = None,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
+    ask: Asking,
+    link: OfLink = None,
 ) -> None:
     """List groups with their state, members at the source, and how far the target's offsets are."""
-    with connect(admin_url, token_file) as client:
-        names = [one.name for one in client.list_links()] if link is None else [link]
+    with ask.client() as client:
+        names = links_of(client, link)
         found = [group for name in names for group in client.list_groups(name)]
-    emit(found, output, lambda: group_tables.groups(found))
+    ask.show(found, group_tables.groups)
 
 
-@app.command("describe")
+@asking(app, "describe")
 def describe(
+    ask: Asking,
     group: Annotated[str, typer.Argument(metavar="GROUP", help="Group id.", show_default=False)],
     link: LinkOption,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
 ) -> None:
     """Show one group: who is in it on both clusters, and its offsets partition by partition."""
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         found = client.describe_group(link, group)
-    emit(found, output, lambda: group_tables.group(found))
+    ask.show(found, group_tables.group)
 
 
-@app.command("promote")
+@asking(app, "promote")
 def promote(
+    ask: Asking,
     link: LinkOption,
     groups: Names = None,
     all_: All = False,
@@ -97,9 +91,6 @@ def promote(
     ] = False,
     no_wait: NoWait = False,
     dry_run: DryRun = False,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
 ) -> None:
     """Let groups run on the target, exactly where they stopped at the source.
 
@@ -116,28 +107,26 @@ def promote(
         force=force,
         partial=partial,
     )
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         result = client.promote_groups(link, request, dry_run=dry_run)
         if dry_run or no_wait:
-            emit(result, output, lambda: tables.change(result))
+            ask.show(result, tables.change)
             return
         for warning in result.warnings:
             note(f"warning: {warning}")
         names = [action.resource for action in result.actions]
-        _follow(client, link, names, {GroupState.PROMOTED}, "promote", output)
+        _follow(client, link, names, {GroupState.PROMOTED}, "promote", ask.output)
 
 
-@app.command("demote")
+@asking(app, "demote")
 def demote(
+    ask: Asking,
     link: LinkOption,
     groups: Names = None,
     all_: All = False,
     timeout: Timeout = None,
     no_wait: NoWait = False,
     dry_run: DryRun = False,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
 ) -> None:
     """Return promoted groups to the source, with their offsets, as long as none of their topics is promoted.
 
@@ -152,13 +141,13 @@ def demote(
         all=all_,
         timeout_ms=None if timeout is None else round(timeout * 1000),
     )
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         result = client.demote_groups(link, request, dry_run=dry_run)
         if dry_run or no_wait:
-            emit(result, output, lambda: tables.change(result))
+            ask.show(result, tables.change)
             return
         names = [action.resource for action in result.actions]
-        _follow(client, link, names, {GroupState.GATED}, "demote", output)
+        _follow(client, link, names, {GroupState.GATED}, "demote", ask.output)
 
 
 def _one_of(groups: list[str] | None, all_: bool) -> None:

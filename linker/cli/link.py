@@ -8,23 +8,20 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from linker.cli import tables
-from linker.cli.options import (
-    DEFAULT_URL,
-    AdminUrl,
-    DryRun,
-    Output,
-    TokenFile,
-    connect,
-    key_values,
-    properties_file,
-    usage,
-)
-from linker.cli.output import Format, emit
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     ModelT = TypeVar("ModelT", bound=BaseModel)
+
+from linker.cli.options import (
+    Asking,
+    DryRun,
+    asking,
+    key_values,
+    properties_file,
+    usage,
+)
 
 app = typer.Typer(help="Links to source clusters.", no_args_is_help=True)
 
@@ -83,8 +80,9 @@ def validated(model: type[ModelT], **fields: object) -> ModelT:
         raise usage(f"{where}: {message}" if where else message) from error
 
 
-@app.command("create")
+@asking(app, "create")
 def create(
+    ask: Asking,
     name: Name,
     bootstrap_servers: Annotated[
         str | None,
@@ -102,9 +100,6 @@ def create(
         ),
     ] = None,
     dry_run: DryRun = False,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
 ) -> None:
     """Create a link to a source cluster.
 
@@ -126,33 +121,30 @@ def create(
         options=key_values(option or [], "--option"),
         source_cluster_id=source_cluster_id,
     )
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         result = client.create_link(request, dry_run=dry_run)
-    emit(result, output, lambda: tables.change(result))
+    ask.show(result, tables.change)
 
 
-@app.command("list")
-def list_(
-    output: Output = Format.TABLE, admin_url: AdminUrl = DEFAULT_URL, token_file: TokenFile = None
-) -> None:
+@asking(app, "list")
+def list_(ask: Asking) -> None:
     """List links."""
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         found = client.list_links()
-    emit(found, output, lambda: tables.links(found))
+    ask.show(found, tables.links)
 
 
-@app.command("describe")
-def describe(
-    name: Name, output: Output = Format.TABLE, admin_url: AdminUrl = DEFAULT_URL, token_file: TokenFile = None
-) -> None:
+@asking(app, "describe")
+def describe(ask: Asking, name: Name) -> None:
     """Show one link: state, source, properties, forwarding."""
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         found = client.describe_link(name)
-    emit(found, output, lambda: tables.link(found))
+    ask.show(found, tables.link)
 
 
-@app.command("update")
+@asking(app, "update")
 def update(
+    ask: Asking,
     name: Name,
     config_file: ConfigFile = None,
     config: Config = None,
@@ -180,9 +172,6 @@ def update(
         ),
     ] = None,
     dry_run: DryRun = False,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
 ) -> None:
     """Change properties or options of a link; what is not named stays."""
     from admin.models import UpdateLinkRequest
@@ -199,21 +188,14 @@ def update(
     if replication_bytes_per_second_beside_writes is not None:
         options["replication_bytes_per_second_beside_writes"] = replication_bytes_per_second_beside_writes
     request = validated(UpdateLinkRequest, properties=properties, options=options)
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         result = client.update_link(name, request, dry_run=dry_run)
-    emit(result, output, lambda: tables.change(result))
+    ask.show(result, tables.change)
 
 
-@app.command("delete")
-def delete(
-    name: Name,
-    force: Force = False,
-    dry_run: DryRun = False,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
-) -> None:
+@asking(app, "delete")
+def delete(ask: Asking, name: Name, force: Force = False, dry_run: DryRun = False) -> None:
     """Delete a link whose mirrors are all promoted or deleted."""
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         result = client.delete_link(name, force=force, dry_run=dry_run)
-    emit(result, output, lambda: tables.change(result))
+    ask.show(result, tables.change)

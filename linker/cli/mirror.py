@@ -14,21 +14,22 @@ from linker.cli.failover import failover
 from linker.cli.follow import follow
 from linker.cli.link import validated
 from linker.cli.options import (
-    DEFAULT_URL,
-    AdminUrl,
+    Asking,
     DryRun,
     LinkOption,
-    Output,
-    TokenFile,
+    NamedLink,
+    OfLink,
     TopicArgument,
+    Yes,
     alone,
+    asking,
     can_ask,
     confirm,
-    connect,
+    links_of,
     usage,
     whoever_asks,
 )
-from linker.cli.output import Format, emit, note
+from linker.cli.output import note
 
 if TYPE_CHECKING:
     from admin.models import ChangeResult
@@ -67,8 +68,9 @@ def start_of(text: str) -> str:
     return str(round(moment.timestamp() * 1000))
 
 
-@app.command("create")
+@asking(app, "create")
 def create(
+    ask: Asking,
     topics: Topics,
     link: LinkOption,
     start: Annotated[
@@ -94,9 +96,6 @@ def create(
         ),
     ] = None,
     dry_run: DryRun = False,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
 ) -> None:
     """Mirror topics of the link's source: all of those named, or none."""
     from admin.models import CreateMirrorsRequest
@@ -108,58 +107,42 @@ def create(
         replication_factor=replication_factor,
         configs_from_target=config_from_target or [],
     )
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         result = client.create_mirrors(link, request, dry_run=dry_run)
-    emit(result, output, lambda: tables.change(result))
+    ask.show(result, tables.change)
 
 
-@app.command("list")
+@asking(app, "list")
 def list_(
-    link: Annotated[
-        str | None, typer.Option("--link", "-l", metavar="LINK", help="Only of this link.")
-    ] = None,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
+    ask: Asking,
+    link: OfLink = None,
 ) -> None:
     """List mirror topics with their state and lag."""
-    with connect(admin_url, token_file) as client:
-        names = [one.name for one in client.list_links()] if link is None else [link]
+    with ask.client() as client:
+        names = links_of(client, link)
         found = [mirror for name in names for mirror in client.list_mirrors(name)]
-    emit(found, output, lambda: tables.mirrors(found))
+    ask.show(found, tables.mirrors)
 
 
-@app.command("describe")
-def describe(
-    topic: TopicArgument,
-    link: LinkOption,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
-) -> None:
+@asking(app, "describe")
+def describe(ask: Asking, topic: TopicArgument, link: LinkOption) -> None:
     """Show one mirror topic, partition by partition."""
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         found = client.describe_mirror(link, topic)
-    emit(found, output, lambda: tables.mirror(found))
+    ask.show(found, tables.mirror)
 
 
-@app.command("pause")
-def pause(
-    topic: TopicArgument,
-    link: LinkOption,
-    dry_run: DryRun = False,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
-) -> None:
+@asking(app, "pause")
+def pause(ask: Asking, topic: TopicArgument, link: LinkOption, dry_run: DryRun = False) -> None:
     """Stop reading from the source until `resume`; produces are still forwarded."""
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         result = client.pause_mirror(link, topic, dry_run=dry_run)
-    emit(result, output, lambda: tables.change(result))
+    ask.show(result, tables.change)
 
 
-@app.command("resume")
+@asking(app, "resume")
 def resume(
+    ask: Asking,
     topic: TopicArgument,
     link: LinkOption,
     restart: Annotated[
@@ -171,21 +154,19 @@ def resume(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; only a terminal is asked.")] = False,
     dry_run: DryRun = False,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
 ) -> None:
     """Go on with a paused mirror where it stopped, or begin a failed one again (--restart)."""
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         if restart and not (dry_run or yes) and sys.stdin.isatty():
             show_plan(client.resume_mirror(link, topic, restart=True, dry_run=True))
             confirm(f"Begin mirror {topic} of link {link} again?")
         result = client.resume_mirror(link, topic, restart=restart, dry_run=dry_run)
-    emit(result, output, lambda: tables.change(result))
+    ask.show(result, tables.change)
 
 
-@app.command("repair")
+@asking(app, "repair")
 def repair(
+    ask: Asking,
     topic: TopicArgument,
     link: LinkOption,
     drop_target_records: Annotated[
@@ -196,24 +177,20 @@ def repair(
         ),
     ] = False,
     dry_run: DryRun = False,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
 ) -> None:
     """Have the link broker lead again what nobody leads at the target, with the copies that are there."""
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         result = client.repair_mirror(link, topic, drop_target_records=drop_target_records, dry_run=dry_run)
-    emit(result, output, lambda: tables.change(result))
+    ask.show(result, tables.change)
 
 
-@app.command("promote")
+@asking(app, "promote")
 def promote(
+    ask: Asking,
     topics: Annotated[
         list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics to promote.", show_default=False)
     ] = None,
-    link: Annotated[
-        str | None, typer.Option("--link", "-l", metavar="LINK", help="Name of the link.")
-    ] = None,
+    link: NamedLink = None,
     all_: Annotated[bool, typer.Option("--all", help="All mirrors of the link.")] = False,
     max_lag: Annotated[
         int | None,
@@ -282,9 +259,6 @@ def promote(
         str | None, typer.Option("--attach", metavar="ID", help="Follow a promote that was started before.")
     ] = None,
     dry_run: DryRun = False,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
 ) -> None:
     """Make the target the owner of topics: nothing lost, no client restarted.
 
@@ -309,8 +283,8 @@ def promote(
             dry_run=dry_run,
             no_wait=no_wait,
         )
-        with connect(admin_url, token_file) as client:
-            follow(client, attach, output)
+        with ask.client() as client:
+            follow(client, attach, ask.output)
         return
     if link is None:
         raise usage("which link? Give --link")
@@ -330,24 +304,25 @@ def promote(
     request = validated(
         PromoteRequest, topics=topics or [], all=all_, options=options, requested_by=whoever_asks()
     )
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         if dry_run:
             plan = client.plan_promote(link, request)
-            emit(plan, output, lambda: promote_tables.plan(plan))
+            ask.show(plan, promote_tables.plan)
             raise typer.Exit(1 if plan.blockers else 0)
         job = client.promote(link, request)
         if no_wait:
-            emit(job, output, lambda: promote_tables.job(job))
+            ask.show(job, promote_tables.job)
             return
         note(f"promote {job.id} started")
-        follow(client, job.id, output)
+        follow(client, job.id, ask.output)
 
 
-app.command("failover")(failover)
+asking(app, "failover")(failover)
 
 
-@app.command("delete")
+@asking(app, "delete")
 def delete(
+    ask: Asking,
     topic: TopicArgument,
     link: LinkOption,
     keep_data: Annotated[
@@ -361,18 +336,15 @@ def delete(
             "promote --fence-source that was abandoned; --dry-run says which.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     dry_run: DryRun = False,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
 ) -> None:
     """Stop mirroring a topic and delete the target topic; a promoted topic's data is never deleted."""
     question = f"Delete mirror {topic} of link {link} and, unless promoted, its target topic?"
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         if not (dry_run or keep_data or yes):
             can_ask(question)
             show_plan(client.delete_mirror(link, topic, force=force, dry_run=True))
             confirm(question)
         result = client.delete_mirror(link, topic, keep_data=keep_data, force=force, dry_run=dry_run)
-    emit(result, output, lambda: tables.change(result))
+    ask.show(result, tables.change)

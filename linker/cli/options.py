@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import getpass
+import inspect
 import os
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from linker.cli.output import Format
+from linker.cli.output import Format, emit
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from admin.client import AdminClient
+
+    Answer = TypeVar("Answer", bound=BaseModel | Sequence[BaseModel])
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
@@ -48,9 +54,63 @@ TopicArgument = Annotated[
 ]
 
 
+OnlyLink = Annotated[str | None, typer.Option("--link", "-l", metavar="LINK", help="Only this link.")]
+OfLink = Annotated[str | None, typer.Option("--link", "-l", metavar="LINK", help="Only of this link.")]
+NamedLink = Annotated[str | None, typer.Option("--link", "-l", metavar="LINK", help="Name of the link.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@dataclass(frozen=True)
+class Asking:
+    """The sidecar that a command asks, and the form in which it prints the answer."""
+
+    output: Format
+    admin_url: str
+    token_file: Path | None
+
+    def client(self) -> AdminClient:
+        return connect(self.admin_url, self.token_file)
+
+    def show(self, answer: Answer, table: Callable[[Answer], str]) -> None:
+        emit(answer, self.output, lambda: table(answer))
+
+
+def asking(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function that takes an Asking first. Its options stand behind those of the command."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        def command(*, output: Format, admin_url: str, token_file: Path | None, **given: Any) -> None:
+            function(Asking(output, admin_url, token_file), **given)
+
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        command.__name__, command.__doc__ = function.__name__, function.__doc__
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *_COMMON)]
+        )
+        app.command(name)(command)
+        return function
+
+    return register
+
+
+_COMMON = [
+    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+    for name, kind, default in (
+        ("output", Output, Format.TABLE),
+        ("admin_url", AdminUrl, DEFAULT_URL),
+        ("token_file", TokenFile, None),
+    )
+]
+
+
 def usage(message: str) -> typer.BadParameter:
     """Wrong use that the parser cannot see; exit code 2."""
     return typer.BadParameter(message)
+
+
+def links_of(client: AdminClient, link: str | None) -> list[str]:
+    """That link, or all of them."""
+    return [one.name for one in client.list_links()] if link is None else [link]
 
 
 def connect(url: str, token_file: Path | None) -> AdminClient:

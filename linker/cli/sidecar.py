@@ -7,8 +7,12 @@ from typing import Annotated
 import typer
 
 from linker.cli import fleet_tables, tables
-from linker.cli.options import DEFAULT_URL, AdminUrl, DryRun, Output, TokenFile, connect, usage
-from linker.cli.output import Format, emit
+from linker.cli.options import (
+    Asking,
+    DryRun,
+    asking,
+    usage,
+)
 
 app = typer.Typer(help="Sidecars: the linker's brokers in the target cluster.", no_args_is_help=True)
 
@@ -22,54 +26,48 @@ Timeout = Annotated[
 ]
 
 
-@app.command("list")
-def list_(
-    output: Output = Format.TABLE, admin_url: AdminUrl = DEFAULT_URL, token_file: TokenFile = None
-) -> None:
+@asking(app, "list")
+def list_(ask: Asking) -> None:
     """List the sidecars of the fleet: state, version, what they lead, leases, when they were last heard of."""
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         found = client.list_sidecars()
-    emit(found, output, lambda: fleet_tables.sidecars(found))
+    ask.show(found, fleet_tables.sidecars)
 
 
-@app.command("drain")
+@asking(app, "drain")
 def drain(
+    ask: Asking,
     sidecar_id: SidecarId,
     undo: Annotated[bool, typer.Option("--undo", help="Let it lead again, and return at once.")] = False,
     timeout: Timeout = 120.0,
     dry_run: DryRun = False,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
 ) -> None:
     """Take all leadership from a sidecar, before it is stopped for an upgrade; wait until it leads nothing.
 
     It stays in the ISRs, and drained until its process is started anew or until --undo. Exit code 1 if partitions
     could not move within the time; it goes on draining then.
     """
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         if undo or dry_run:
             result = client.drain_sidecar(sidecar_id, undo=undo, dry_run=dry_run)
-            emit(result, output, lambda: tables.change(result))
+            ask.show(result, tables.change)
             return
         from linker.cli.departing import drained
 
         result = client.drain_sidecar(sidecar_id)
         last = drained(client, sidecar_id, timeout)
-    emit(last, output, lambda: fleet_tables.departing(last))
+    ask.show(last, fleet_tables.departing)
 
 
-@app.command("leave")
+@asking(app, "leave")
 def leave(
+    ask: Asking,
     sidecar_id: SidecarId,
     dead: Annotated[
         bool, typer.Option("--dead", help="It is gone for good: unregister its broker in its place.")
     ] = False,
     timeout: Timeout = 120.0,
     dry_run: DryRun = False,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
 ) -> None:
     """Take a sidecar out of the fleet for good: drained, out of the replica lists, unregistered, stopped, forgotten.
 
@@ -78,10 +76,10 @@ def leave(
     """
     if timeout == 0.0 and not dry_run:
         raise usage("--timeout must be above 0: a sidecar leaves in several steps")
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         result = client.leave_sidecar(sidecar_id, dead=dead, dry_run=dry_run)
         if result.pending:
             from linker.cli.departing import left
 
             left(client, sidecar_id, timeout)
-    emit(result, output, lambda: tables.change(result))
+    ask.show(result, tables.change)

@@ -13,7 +13,11 @@ from typer.core import TyperGroup
 
 from linker.cli import promote_tables, tables, validation_tables
 from linker.cli.link import validated
-from linker.cli.options import DEFAULT_URL, AdminUrl, Output, TokenFile, connect, usage
+from linker.cli.options import (
+    Asking,
+    asking,
+    usage,
+)
 from linker.cli.output import Format, complain, emit, note, one_line, size
 from validator.mode import Mode
 
@@ -61,8 +65,9 @@ def interval_ms(text: str) -> int:
     return int(found.group(1)) * _UNITS[found.group(2)]
 
 
-@app.command("run")
+@asking(app, "run")
 def run(
+    ask: Asking,
     link: LinkArgument,
     topics: Annotated[
         list[str] | None,
@@ -88,9 +93,6 @@ def run(
             "--dry-run", help="With --continuous or --stop: check, say what would be done, change nothing."
         ),
     ] = False,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
 ) -> None:
     """Compare every replica of the link's mirrors with the source, from where it was compared last.
 
@@ -107,7 +109,7 @@ def run(
         raise usage(
             "a continuous validation covers the whole link, by batches: no topics, --mode or --no-wait"
         )
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         if continuous or stop:
             wanted = validated(
                 ContinuousValidationRequest,
@@ -115,67 +117,58 @@ def run(
                 interval_ms=None if interval is None else interval_ms(interval),
             )
             result = client.continue_validation(link, wanted, dry_run=dry_run)
-            emit(result, output, lambda: tables.change(result))
+            ask.show(result, tables.change)
             return
         if dry_run:
             raise usage("--dry-run goes with --continuous and --stop; a run changes no mirror that is equal")
         request = validated(StartValidationRequest, topics=topics or [], all=not topics, mode=mode.value)
         begun = client.start_validation(link, request)
         if no_wait:
-            emit(begun, output, lambda: validation_tables.run(begun))
+            ask.show(begun, validation_tables.run)
             return
         note(f"validation {begun.id} started")
-        _follow(client, begun.id, output)
+        _follow(client, begun.id, ask.output)
 
 
-@app.command("attach")
+@asking(app, "attach")
 def attach(
+    ask: Asking,
     run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of a run.", show_default=False)],
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
 ) -> None:
     """Follow a run that was started before; Ctrl-C cancels it."""
-    with connect(admin_url, token_file) as client:
-        _follow(client, run_id, output)
+    with ask.client() as client:
+        _follow(client, run_id, ask.output)
 
 
-@app.command("status")
-def status(
-    link: LinkArgument,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
-) -> None:
+@asking(app, "status")
+def status(ask: Asking, link: LinkArgument) -> None:
     """Show what is proved of a link, the validator process and the last runs."""
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         found = client.validation(link)
-    emit(found, output, lambda: validation_tables.description(found))
+    ask.show(found, validation_tables.description)
 
 
-@app.command("report")
+@asking(app, "report")
 def report(
+    ask: Asking,
     promote: Annotated[
         str | None,
         typer.Argument(metavar="[PROMOTE]", help="Id of a promote; default: all.", show_default=False),
     ] = None,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
 ) -> None:
     """Show the evidence of promotes: what was proved, and where the page, the JSON and the Parquet files are.
 
     Exit code 1 if not all of PROMOTE is proved equal: it differs, is incomplete, was abandoned or not validated, or is not
     over yet. Without PROMOTE: if one of those shown differs.
     """
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         if promote is not None:
             job = client.describe_promote(promote)
-            emit(job, output, lambda: promote_tables.job(job))
+            ask.show(job, promote_tables.job)
             _fail_at(why_not_proved(job))
             return
         found = [one for link in client.list_links() for one in client.list_promotes(link.name)]
-    emit(found, output, lambda: validation_tables.evidence(found))
+    ask.show(found, validation_tables.evidence)
     _fail_at(*(bad_evidence(job) for job in found))
 
 
