@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -20,6 +20,8 @@ from admin.own_token import HEADER, found_token
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 MAX_ANSWER_BYTES = 256 << 20
+
+T = TypeVar("T")
 
 
 class AdminError(Exception):
@@ -33,6 +35,11 @@ class AdminError(Exception):
     @property
     def unreachable(self) -> bool:
         return self.status == 0
+
+    @property
+    def passing(self) -> bool:
+        """Whether the same request may succeed soon: nobody answered, or another sidecar becomes the link controller."""
+        return self.unreachable or self.status == 503
 
 
 class AdminClient(Operations):
@@ -75,33 +82,20 @@ class AdminClient(Operations):
         promote_id: str,
         seen: Callable[[PromoteJobStatus], None],
         *,
-        interval: float = 0.25,
-        unreachable_for: float = 60.0,
         lost: Callable[[AdminError], None] = lambda _error: None,
     ) -> PromoteJobStatus:
-        """Poll until the promote is over, its evidence closed; `seen` gets each reading.
+        """Poll until the promote is over, its evidence closed; `seen` gets each reading."""
 
-        A sidecar that restarts goes on with its promotes, so not reaching it is only an error after a while;
-        `lost` hears of every failed attempt.
-        """
-        last_contact = time.monotonic()
-        while True:
-            try:
-                job = self.describe_promote(promote_id)
-            except AdminError as error:
-                if not (error.unreachable or error.status == 503):
-                    raise
-                if time.monotonic() - last_contact > unreachable_for:
-                    raise AdminError(
-                        f"promote {promote_id} goes on, but its progress is not known: {error}"
-                    ) from error
-                lost(error)
-            else:
-                last_contact = time.monotonic()
-                seen(job)
-                if job.over:
-                    return job
-            time.sleep(interval)
+        def over(job: PromoteJobStatus) -> bool:
+            seen(job)
+            return job.over
+
+        return poll(
+            lambda: self.describe_promote(promote_id),
+            over,
+            lost=lost,
+            goes_on=f"promote {promote_id} goes on",
+        )
 
     def call(self, operation: AdminOperation[..., Any], arguments: Mapping[str, Any]) -> Any:
         path = operation.filled_path({name: _quoted(str(arguments[name])) for name in operation.in_path})
@@ -165,6 +159,38 @@ class AdminClient(Operations):
             return AdminError(str(body["message"]), status=status, error_code=int(body["error_code"]))
         except (ValidationError, KeyError, TypeError, ValueError):
             return AdminError(f"{self.url} answered with HTTP status {status}", status=status)
+
+
+def poll(
+    read: Callable[[], T],
+    over: Callable[[T], bool],
+    *,
+    lost: Callable[[AdminError], None],
+    goes_on: str,
+    interval: float = 0.25,
+    unreachable_for: float = 60.0,
+    tolerated: Callable[[AdminError], bool] = lambda error: error.passing,
+) -> T:
+    """Read again and again, until `over` says of a reading that it is the last.
+
+    A sidecar that restarts goes on with its work, so not reaching it is an error after a while only. `lost` hears of every
+    failed attempt.
+    """
+    last_contact = time.monotonic()
+    while True:
+        try:
+            one = read()
+        except AdminError as error:
+            if not tolerated(error):
+                raise
+            if time.monotonic() - last_contact > unreachable_for:
+                raise AdminError(f"{goes_on}, but its progress is not known: {error}") from error
+            lost(error)
+        else:
+            last_contact = time.monotonic()
+            if over(one):
+                return one
+        time.sleep(interval)
 
 
 def _parse_url(text: str) -> httpx.URL:

@@ -10,8 +10,7 @@
 - `examine`: `linker doctor --config`: both clusters, before there is a sidecar
 - `failover`: `linker mirror failover`: the only way out of a source that is dead
 - `fleet_tables`: sidecars and their link controller, as tables for people
-- `follow`: following a promote or a failover until it is over: a live table on a terminal, lines elsewhere; both on
-  stderr
+- `follow`: following something until it is over: lines for logs and pipes, a redrawn line, or a screen; all on stderr
 - `group`: `linker group ...`
 - `group_tables`: groups as tables for people
 - `layout`: how wide text is laid out for a terminal: which columns give way, where cells are wrapped, and blocks
@@ -20,6 +19,7 @@
 - `mirror`: `linker mirror ...`
 - `options`: options that many commands share, and how they become a client and an output format
 - `output`: how answers are printed: aligned tables, JSON or YAML on stdout, notes on stderr
+- `promote_progress`: following a promote or a failover until it is over, and its exit code
 - `promote_tables`: promotes and failovers, planned and under way, as tables for people
 - `run`: `linker run`, apart from the other commands: building them takes time, and clients wait while a sidecar
   starts

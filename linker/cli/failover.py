@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from linker.cli.follow import follow
 from linker.cli.link import validated
 from linker.cli.options import (
     Asking,
@@ -19,6 +18,7 @@ from linker.cli.options import (
     usage,
 )
 from linker.cli.output import note
+from linker.cli.promote_progress import follow
 from linker.cli.promote_tables import failover_plan
 from linker.cli.promote_tables import job as job_table
 

@@ -1,184 +1,145 @@
-"""Following a promote or a failover until it is over: a live table on a terminal, lines elsewhere; both on stderr."""
+"""Following something until it is over: lines for logs and pipes, a redrawn line, or a screen; all on stderr."""
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import typer
 
-from linker.cli.output import INTERRUPTED, Format, complain, duration, emit, note, one_line, size
-from linker.cli.promote_tables import job as job_table
-from linker.cli.validate import bad_evidence
+from linker.cli.output import INTERRUPTED, duration, note, one_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from admin.client import AdminClient, AdminError
-    from admin.models import PromoteJobStatus
+    from admin.client import AdminError
 
-_EVERY = 5.0  # seconds between lines that differ in numbers only
-_STEPS = ("CATCHING_UP", "FENCED", "ALIGNED", "VALIDATED", "HANDED_OVER", "PROMOTED")
-_FAILOVER_STEPS = (*_STEPS[1:-1], "FAILED_OVER")
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+#: A reading in one line, and what of it is a step: only a change of that is said at once.
+Said = tuple[object, str]
 
 
-class _View(Protocol):
-    def show(self, job: PromoteJobStatus) -> None: ...
+class View(Protocol[T_contra]):
+    def show(self, one: T_contra) -> None: ...
 
     def lost(self, error: AdminError) -> None: ...
 
+    def __enter__(self) -> Self: ...
 
-class FollowLines:
-    """One line per change, for logs and pipes; while nothing but numbers change, one every few seconds."""
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+
+class Lines(Generic[T]):
+    """A line per step. While nothing but numbers change, one every few seconds, if at all."""
+
+    def __init__(
+        self,
+        told: Callable[[T], Said],
+        *,
+        every: float = math.inf,
+        timed: bool = False,
+        redrawn: bool = False,
+        again: str = "waiting for the sidecar to return",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`timed`: with the time since the beginning. `redrawn`: on a terminal, one line in place of many."""
+        self._told = told
+        self._every = every
+        self._timed = timed
+        self._live = redrawn and sys.stderr.isatty()
+        self._again = again
         self._clock = clock
         self._began = clock()
-        self._last: tuple[object, ...] = ()
-        self._text = ""
-        self._said = -_EVERY
+        self._last: Said = (None, "")
+        self._said_at = -math.inf
         self._away = False
 
-    def show(self, job: PromoteJobStatus) -> None:
+    def show(self, one: T) -> None:
         self._away = False
         now = self._clock()
-        proving = _proving(job)
-        lags = [topic.lag for topic in job.topics]
-        known = [lag for lag in lags if lag is not None]
-        behind = f", lag {sum(known)}" if len(known) == len(lags) and known else ""
-        # Why it waits is what the validator does, as soon as it does something.
-        reason = f" ({job.reason})" if job.reason and not proving else ""
-        text = f"{job.phase}{behind}{reason}{proving}"
-        step = (
-            job.phase,
-            None if job.validation is None else job.validation.waiting_for,
-            bool(job.reason),
-            *((topic.topic, topic.phase) for topic in job.topics),
-        )
-        if step == self._last and (text == self._text or now - self._said < _EVERY):
+        step, text = said = self._told(one)
+        if step == self._last[0] and (text == self._last[1] or now - self._said_at < self._every):
             return
-        self._last, self._text, self._said = step, text, now
-        note(f"promote {job.id}: {text}; after {duration(round((now - self._began) * 1000))}")
+        self._last, self._said_at = said, now
+        self._say(f"{text}; after {duration(round((now - self._began) * 1000))}" if self._timed else text)
 
     def lost(self, error: AdminError) -> None:
         if not self._away:
-            note(f"{error}; waiting for the sidecar to return")
+            self._say(f"{error}; {self._again}")
         self._away = True
 
+    def _say(self, text: str) -> None:
+        if self._live:
+            sys.stderr.write(f"\r\x1b[2K{one_line(text)}")
+            sys.stderr.flush()
+        else:
+            note(text)
 
-class FollowTable:
-    """The same as a table that is redrawn."""
+    def __enter__(self) -> Self:
+        return self
 
-    def __init__(self) -> None:
+    def __exit__(self, *_error: object) -> None:
+        if self._live:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+
+
+class Screen(Generic[T]):
+    """The last reading, drawn anew with each one."""
+
+    def __init__(self, render: Callable[[T, str], RenderableType]) -> None:
+        """`render` gets a reading, and why there is no newer one."""
         from rich.console import Console
         from rich.live import Live
 
         self.live = Live(console=Console(stderr=True), refresh_per_second=8, transient=True)
-        self._note = ""
-        self._job: PromoteJobStatus | None = None
-        self._began = time.monotonic()
+        self._render = render
+        self._one: T | None = None
 
-    def show(self, job: PromoteJobStatus) -> None:
-        self._job, self._note = job, ""
-        self.live.update(self._render(job))
+    def show(self, one: T) -> None:
+        self._one = one
+        self.live.update(self._render(one, ""), refresh=True)
 
     def lost(self, error: AdminError) -> None:
-        self._note = f"{error}; waiting for the sidecar to return"
-        if self._job is not None:
-            self.live.update(self._render(self._job))
-
-    def _render(self, job: PromoteJobStatus) -> RenderableType:
-        from rich.console import Group
-        from rich.table import Table
         from rich.text import Text
 
-        way = _STEPS if job.failover is None else _FAILOVER_STEPS
-        reached = way.index(job.phase) if job.phase in way else -1
-        steps = Text()
-        for place, name in enumerate(way):
-            spent = next((duration(ms) for phase, ms in job.phases_ms.items() if phase == name), None)
-            style = "green" if place < reached else "bold cyan" if place == reached else "dim"
-            steps.append(f"{name}{f' {spent}' if spent else ''}", style=style)
-            steps.append("  " if place < len(way) - 1 else "", style="dim")
-        table = Table(box=None, pad_edge=False)
-        for header in ("TOPIC", "PHASE", "PARTITIONS", "LAG", "REASON"):
-            table.add_column(header, overflow="fold" if header == "REASON" else "ellipsis")
-        for topic in job.topics:
-            lag = "-" if topic.lag is None else str(topic.lag)
-            # Text, because plain strings would be read as markup.
-            cells = (topic.topic, str(topic.phase), str(topic.partitions), lag, topic.reason or "")
-            table.add_row(*(Text(one_line(text)) for text in cells))
-        spent_all = duration(round((time.monotonic() - self._began) * 1000))
-        parts: list[RenderableType] = [
-            Text(one_line(f"promote {job.id} of link {job.link}, {spent_all}")),
-            steps,
-            table,
-        ]
-        proving = _proving(job).removeprefix("; ")
-        if proving:
-            parts.append(Text(one_line(proving), style="cyan"))
-        if self._note or (job.reason and not proving):
-            parts.append(Text(one_line(self._note or job.reason or ""), style="yellow"))
-        return Group(*parts)
-
-
-def _proving(job: PromoteJobStatus) -> str:
-    """What the validator does for it at the moment, with numbers that move."""
-    found = job.validation
-    if found is None or found.final:
-        return ""
-    if found.waiting_for is not None:
-        note_of_time = " (usually 10 to 30 s)" if found.waiting_for == "Spark starts" else ""
-        return f"; validation: {found.waiting_for}{note_of_time}"
-    if found.progress is None:
-        return "; the last validation, with exact ends" if found.state == "PENDING" else ""
-    now = found.progress
-    told = "; the last validation, with exact ends" if found.state == "PENDING" else "; validation"
-    return (
-        f"{told}: {now.partitions_done} of {now.partitions} partitions, {now.tasks_done} of {now.tasks} tasks, "
-        f"{size(now.bytes)} in {now.batches} batches read"
-    )
-
-
-def follow(client: AdminClient, promote_id: str, form: Format) -> None:
-    """Wait for the end and print the job; exit code 1 if it was abandoned, or is not proved as it had to be. Ctrl-C only
-    stops the watching, with exit code 130."""
-    view: _View
-    screen: AbstractContextManager[object]
-    if sys.stderr.isatty():
-        view = live = FollowTable()
-        screen = live.live
-    else:
-        view = FollowLines()
-        screen = nullcontext()
-    try:
-        with screen:
-            job = client.follow_promote(promote_id, view.show, lost=view.lost)
-    except KeyboardInterrupt:
-        note(
-            f"promote {promote_id} goes on; follow it again with: linker mirror promote --attach {promote_id}"
+        trouble = f"{error}; waiting for the sidecar to return"
+        drawn = (
+            Text(one_line(trouble), style="yellow") if self._one is None else self._render(self._one, trouble)
         )
+        self.live.update(drawn, refresh=True)
+
+    def __enter__(self) -> Self:
+        self.live.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.live.stop()
+
+
+def view_of(lines: Callable[[], Lines[T]], render: Callable[[T, str], RenderableType]) -> View[T]:
+    """A screen on a terminal, lines elsewhere."""
+    return Screen(render) if sys.stderr.isatty() else lines()
+
+
+@contextmanager
+def watched(view: View[Any] | None, goes_on: str) -> Iterator[None]:
+    """Ctrl-C ends the watching, with exit code 130, and not the thing that is watched."""
+    try:
+        if view is None:
+            yield
+        else:
+            with view:
+                yield
+    except KeyboardInterrupt:
+        note(goes_on)
         raise typer.Exit(INTERRUPTED) from None
-    emit(job, form, lambda: job_table(job))
-    for warning in job.warnings:
-        note(f"warning: {warning}")
-    bad = bad_evidence(job)
-    if bad is not None:
-        complain(f"{bad}")
-        raise typer.Exit(1)
-    found, abandoned = job.validation, job.phase == "ABANDONED"
-    if found is not None and found.state == "INCOMPLETE":
-        if found.policy == "require" and not abandoned:
-            # It cannot be undone, but whoever required a proof has none to give the source up by.
-            complain(
-                f"promote {job.id} is done, but not all of it is proved, as its validation, require, asks: "
-                f"{found.reason}; look at that before the source is given up"
-            )
-            raise typer.Exit(1)
-        note(f"warning: not all of promote {job.id} is proved: {found.reason}")
-    if abandoned:
-        complain(f"promote {job.id} was abandoned: {job.reason or 'no reason given'}")
-        raise typer.Exit(1)

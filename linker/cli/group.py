@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from linker.cli import group_tables, tables
+from linker.cli.follow import watched
 from linker.cli.link import validated
 from linker.cli.options import (
     Asking,
@@ -19,7 +19,7 @@ from linker.cli.options import (
     links_of,
     usage,
 )
-from linker.cli.output import INTERRUPTED, Format, complain, emit, note
+from linker.cli.output import Format, complain, emit, note
 from wire.shown_id import shown_id
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Consumer groups of a link.", no_args_is_help=True)
 
 _POLL = 0.5
-_UNREACHABLE_FOR = 60.0
 
 Names = Annotated[
     list[str] | None, typer.Argument(metavar="[GROUP]...", help="Group ids.", show_default=False)
@@ -165,31 +164,26 @@ def _follow(
 ) -> None:
     """Lines for each change until every group rests; exit code 1 if one of them is not where it was to go, 130 if it was
     left by Ctrl-C before."""
-    from admin.client import AdminError
+    from admin.client import poll
 
     names = list(names)
     said: dict[str, str] = {}
-    last_contact = time.monotonic()
     found: dict[str, GroupDescription] = {}
-    try:
-        while True:
-            try:
-                for name in names:
-                    if name not in found or not found[name].state.at_rest:
-                        found[name] = client.describe_group(link, name)
-                        _say(found[name], said)
-                last_contact = time.monotonic()
-            except AdminError as error:
-                if not (error.unreachable or error.status == 503):
-                    raise
-                if time.monotonic() - last_contact > _UNREACHABLE_FOR:
-                    raise AdminError(f"the {what} goes on, but its progress is not known: {error}") from error
-            if len(found) == len(names) and all(one.state.at_rest for one in found.values()):
-                break
-            time.sleep(_POLL)
-    except KeyboardInterrupt:
-        note(f"the {what} goes on; see linker group list --link {link}")
-        raise typer.Exit(INTERRUPTED) from None
+
+    def look() -> None:
+        for name in names:
+            if name not in found or not found[name].state.at_rest:
+                found[name] = client.describe_group(link, name)
+                _say(found[name], said)
+
+    with watched(None, f"the {what} goes on; see linker group list --link {link}"):
+        poll(
+            look,
+            lambda _: all(one.state.at_rest for one in found.values()),
+            lost=lambda _error: None,
+            goes_on=f"the {what} goes on",
+            interval=_POLL,
+        )
     ended = [found[name] for name in names]
     emit(ended, output, lambda: group_tables.groups(ended))
     failed = [one for one in ended if one.state not in wanted]

@@ -11,7 +11,6 @@ import typer
 
 from linker.cli import promote_tables, tables
 from linker.cli.failover import failover
-from linker.cli.follow import follow
 from linker.cli.link import validated
 from linker.cli.options import (
     Asking,
@@ -30,6 +29,7 @@ from linker.cli.options import (
     whoever_asks,
 )
 from linker.cli.output import note
+from linker.cli.promote_progress import follow
 
 if TYPE_CHECKING:
     from admin.models import ChangeResult

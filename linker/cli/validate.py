@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
-import time
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from linker.cli import promote_tables, tables, validation_tables
+from linker.cli.follow import Lines, Said, view_of
 from linker.cli.link import validated
 from linker.cli.options import (
     Asking,
@@ -24,12 +22,10 @@ from validator.mode import Mode
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from admin.client import AdminClient, AdminError
+    from admin.client import AdminClient
     from admin.models import PromoteJobStatus
     from admin.validation_models import ValidationRun
 
-_POLL = 0.25
-_UNREACHABLE_FOR = 60.0
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 
 
@@ -219,71 +215,26 @@ def why_not_proved(job: PromoteJobStatus) -> str | None:
 # --- following ---------------------------------------------------------------------------------------------------
 
 
-class _View(Protocol):
-    def show(self, run: ValidationRun) -> None: ...
-
-    def lost(self, error: AdminError) -> None: ...
-
-
-class ValidationLines:
-    """One line per step, for logs and pipes."""
-
-    def __init__(self) -> None:
-        self._last: tuple[object, ...] = ()
-        self._away = False
-
-    def show(self, run: ValidationRun) -> None:
-        self._away = False
-        done = None if run.progress is None else run.progress.partitions_done
-        now = (run.state, done, run.mismatches)
-        if now == self._last:
-            return
-        self._last = now
-        note(f"validation {run.id}: {_told(run)}")
-
-    def lost(self, error: AdminError) -> None:
-        if not self._away:
-            note(f"{error}; waiting for the sidecar to return")
-        self._away = True
+def _step(run: ValidationRun) -> Said:
+    done = None if run.progress is None else run.progress.partitions_done
+    return (run.state, done, run.mismatches), f"validation {run.id}: {_told(run)}"
 
 
-class ValidationBar:
-    """The same as a bar."""
+def drawn(run: ValidationRun, trouble: str) -> RenderableType:
+    """A bar."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
 
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self.live = Live(console=Console(stderr=True), refresh_per_second=8, transient=True)
-        self._run: ValidationRun | None = None
-
-    def show(self, run: ValidationRun) -> None:
-        self._run = run
-        self.live.update(self._render(run), refresh=True)
-
-    def lost(self, error: AdminError) -> None:
-        from rich.text import Text
-
-        trouble = f"{error}; waiting for the sidecar to return"
-        if self._run is None:
-            self.live.update(Text(one_line(trouble), style="yellow"))
-        else:
-            self.live.update(self._render(self._run, trouble), refresh=True)
-
-    def _render(self, run: ValidationRun, trouble: str | None = None) -> RenderableType:
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
-
-        tasks = None if run.progress is None else run.progress.tasks
-        bar = ProgressBar(
-            total=tasks, completed=0 if run.progress is None else run.progress.tasks_done, pulse=not tasks
-        )
-        style = "yellow" if trouble else "bold red" if run.mismatches else ""
-        lines = Table.grid()
-        for line in (Text(f"validation {run.id}"), bar, Text(one_line(trouble or _told(run)), style=style)):
-            lines.add_row(line)
-        return lines
+    tasks = None if run.progress is None else run.progress.tasks
+    bar = ProgressBar(
+        total=tasks, completed=0 if run.progress is None else run.progress.tasks_done, pulse=not tasks
+    )
+    style = "yellow" if trouble else "bold red" if run.mismatches else ""
+    lines = Table.grid()
+    for line in (Text(f"validation {run.id}"), bar, Text(one_line(trouble or _told(run)), style=style)):
+        lines.add_row(line)
+    return lines
 
 
 def _told(run: ValidationRun) -> str:
@@ -300,20 +251,28 @@ def _told(run: ValidationRun) -> str:
 
 def _follow(client: AdminClient, run_id: str, form: Format) -> None:
     """Wait for the end and print the run; Ctrl-C cancels it."""
-    view: _View
-    screen: AbstractContextManager[object]
-    if sys.stderr.isatty():
-        view = live = ValidationBar()
-        screen = live.live
-    else:
-        view = ValidationLines()
-        screen = nullcontext()
-    with screen:
+    from admin.client import poll
+
+    view = view_of(lambda: Lines(_step), drawn)
+
+    def over(run: ValidationRun) -> bool:
+        view.show(run)
+        return run.state.final
+
+    def ended() -> ValidationRun:
+        return poll(
+            lambda: client.describe_validation(run_id),
+            over,
+            lost=view.lost,
+            goes_on=f"validation {run_id} goes on",
+        )
+
+    with view:
         try:
-            one = _until_over(client, run_id, view)
+            one = ended()
         except KeyboardInterrupt:
             client.cancel_validation(run_id)
-            one = _until_over(client, run_id, view)
+            one = ended()
     emit(one, form, lambda: validation_tables.run(one))
     if one.mismatches:
         complain(f"{one.mismatches} replicas differ from the source")
@@ -324,24 +283,3 @@ def _follow(client: AdminClient, run_id: str, form: Format) -> None:
     else:
         return
     raise typer.Exit(1)
-
-
-def _until_over(client: AdminClient, run_id: str, view: _View) -> ValidationRun:
-    from admin.client import AdminError
-
-    last_contact = time.monotonic()
-    while True:
-        try:
-            one = client.describe_validation(run_id)
-        except AdminError as error:
-            if not (error.unreachable or error.status == 503):
-                raise
-            if time.monotonic() - last_contact > _UNREACHABLE_FOR:
-                raise
-            view.lost(error)
-        else:
-            last_contact = time.monotonic()
-            view.show(one)
-            if one.state.final:
-                return one
-        time.sleep(_POLL)

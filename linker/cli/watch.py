@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from linker.cli.output import duration, note, one_line, size
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from admin.client import AdminClient
+    from admin.client import AdminClient, AdminError
     from admin.models import LinkStatus, Status
 
 _STYLES = {
@@ -157,45 +159,61 @@ def _row(table: Table, *cells: object) -> None:
 
 def watch(client: AdminClient, interval: float) -> None:
     """Redraw until Ctrl-C. Without a terminal: a line per reading, so that it can be piped."""
-    from admin.client import AdminError
-
-    if not sys.stdout.isatty():
-        _lines(client, interval)
-        return
     from rich.console import Console
     from rich.live import Live
 
+    readings = [client.status()]  # an API that is not there at all is an error, one that goes away is shown
+    if not sys.stdout.isatty():
+        _line(readings[0])
+        _poll(client, interval, _line, lambda error: note(str(error)))
+        return
     console = Console()
-    before: Status | None = None
-    now = client.status()  # an API that is not there at all is an error, one that goes away is shown
-    with Live(render(now, None), console=console, auto_refresh=False, screen=True) as live:
-        while True:
-            time.sleep(interval)
-            trouble = ""
-            try:
-                before, now = now, client.status()
-            except AdminError as error:
-                trouble = (
-                    f"{error}. The sidecar has ended, as it does after `linker sidecar leave`, or cannot be reached; "
-                    f"below is what it said at {now.at:%H:%M:%S} UTC. Ctrl-C ends this"
-                )
-            live.update(render(now, before, trouble, max_mirrors=max(5, console.height - 14)), refresh=True)
+
+    def draw(trouble: str = "") -> None:
+        *before, now = readings[-2:]
+        shown = render(now, before[0] if before else None, trouble, max_mirrors=max(5, console.height - 14))
+        live.update(shown, refresh=True)
+
+    def show(now: Status) -> None:
+        readings[:] = [readings[-1], now]
+        draw()
+
+    def lost(error: AdminError) -> None:
+        draw(
+            f"{error}. The sidecar has ended, as it does after `linker sidecar leave`, or cannot be reached; "
+            f"below is what it said at {readings[-1].at:%H:%M:%S} UTC. Ctrl-C ends this"
+        )
+
+    with Live(render(readings[0], None), console=console, auto_refresh=False, screen=True) as live:
+        _poll(client, interval, show, lost)
 
 
-def _lines(client: AdminClient, interval: float) -> None:
-    from admin.client import AdminError
+def _poll(
+    client: AdminClient, interval: float, show: Callable[[Status], None], lost: Callable[[AdminError], None]
+) -> None:
+    from admin.client import poll
 
-    now = client.status()
-    while True:
-        for link in now.links:
-            lag = "-" if link.lag is None else link.lag
-            sys.stdout.write(
-                f"{now.at.isoformat()} {link.name} {link.state} mirrors={link.mirrors} lag={lag} "
-                f"forwarded={link.traffic.forwarded_produces}\n"
-            )
-        sys.stdout.flush()
-        time.sleep(interval)
-        try:
-            now = client.status()
-        except AdminError as error:
-            note(str(error))
+    def seen(now: Status) -> bool:
+        show(now)
+        return False
+
+    time.sleep(interval)
+    poll(
+        client.status,
+        seen,
+        lost=lost,
+        goes_on="",
+        interval=interval,
+        unreachable_for=math.inf,
+        tolerated=lambda _error: True,
+    )
+
+
+def _line(now: Status) -> None:
+    for link in now.links:
+        lag = "-" if link.lag is None else link.lag
+        sys.stdout.write(
+            f"{now.at.isoformat()} {link.name} {link.state} mirrors={link.mirrors} lag={lag} "
+            f"forwarded={link.traffic.forwarded_produces}\n"
+        )
+    sys.stdout.flush()

@@ -231,14 +231,19 @@ def test_watch_on_a_terminal(cli: Cli, api: Running) -> None:
 def test_watch_says_when_the_sidecar_has_ended() -> None:
     api = serve(MemoryService())  # one of its own, to end
     api.service.links["a"] = ({"bootstrap.servers": "x:1"}, LinkOptions())
-    later = threading.Timer(4.0, api.stop)
-    later.start()
-    try:
-        code, seen = read_terminal(
-            ["status", "--watch", "--interval", "0.2"], api.url, b"has ended", interrupt=True
-        )
-    finally:
-        later.cancel()
+
+    def stop_once_seen() -> None:
+        deadline = time.monotonic() + 20
+        while not api.service.served and time.monotonic() < deadline:
+            time.sleep(0.05)
+        api.stop()
+
+    stopping = threading.Thread(target=stop_once_seen)
+    stopping.start()
+    code, seen = read_terminal(
+        ["status", "--watch", "--interval", "0.2"], api.url, b"has ended", interrupt=True
+    )
+    stopping.join()
     assert code == 0
     assert b"no links yet" not in seen
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from admin.models import PromoteJobStatus, PromotePhase, PromoteTopic
 from admin.validation_models import PromoteValidation, ValidationProgress, ValidationState
 from linker.cli import watch
-from linker.cli.follow import FollowLines
+from linker.cli.promote_progress import promote_lines
 from linker.links.proved import waiting_for
 from linker.validation.runs import RunStatus
 from tests.shell.memory_service import MemoryService
@@ -42,7 +42,7 @@ def job(
 
 def told(capsys: pytest.CaptureFixture[str], *seen: tuple[float, PromoteJobStatus]) -> list[str]:
     now = [0.0]
-    lines = FollowLines(lambda: now[0])
+    lines = promote_lines(lambda: now[0])
     for at, one in seen:
         now[0] = at
         lines.show(one)

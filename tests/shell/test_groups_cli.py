@@ -11,7 +11,6 @@ import pytest
 from pydantic import ValidationError
 
 from admin.models import GroupState, LinkOptions, LinkOptionsUpdate, PromoteGroupsRequest, patterns
-from linker.cli import group as group_module
 from linker.links.group_options import group_settings
 from tests.shell.conftest import Cli, Running
 from tests.shell.test_cli import make
@@ -82,7 +81,7 @@ def test_ctrl_c_leaves_it_going_on_and_is_no_success(
     def pressed(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(group_module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pressed))
+    monkeypatch.setattr("admin.client.time", SimpleNamespace(monotonic=time.monotonic, sleep=pressed))
     left = cli("group", command, "g", "-l", "a")
     assert left.code == 130
     assert left.err.splitlines()[-1] == f"the {command} goes on; see linker group list --link a"

@@ -21,8 +21,8 @@ from rich.console import Console
 from admin import models, validation_models
 from linker.cli import (
     fleet_tables,
-    follow,
     group_tables,
+    promote_progress,
     promote_tables,
     tables,
     validate,
@@ -99,10 +99,7 @@ def test_a_table_is_ours_alone(printer: Callable[..., str], capsys: pytest.Captu
 
 
 def live_promote(job: models.PromoteJobStatus) -> list[Any]:
-    view = follow.FollowTable()
-    shown = view._render(job)
-    view._note = HOSTILE
-    return [shown, view._render(job)]
+    return [promote_progress.drawn(0.0, job, ""), promote_progress.drawn(0.0, job, HOSTILE)]
 
 
 def test_so_are_the_live_views() -> None:

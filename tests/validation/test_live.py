@@ -8,7 +8,8 @@ from rich.console import Console
 
 from admin.client import AdminError
 from admin.validation_models import ValidationProgress, ValidationRun, ValidationState
-from linker.cli.validate import ValidationBar
+from linker.cli.follow import Screen
+from linker.cli.validate import drawn
 
 RUN = ValidationRun(
     id="east-v1",
@@ -23,7 +24,7 @@ RUN = ValidationRun(
 )
 
 
-def shown(view: ValidationBar) -> str:
+def shown(view: Screen[ValidationRun]) -> str:
     console = Console(width=120)
     with console.capture() as captured:
         console.print(view.live.renderable)
@@ -31,7 +32,7 @@ def shown(view: ValidationBar) -> str:
 
 
 def test_a_sidecar_that_is_away_is_said_below_what_was_seen_last() -> None:
-    view, away = ValidationBar(), AdminError("the sidecar does not answer")
+    view, away = Screen(drawn), AdminError("the sidecar does not answer")
     view.lost(away)
     assert "the sidecar does not answer; waiting for the sidecar to return" in shown(view)
     view.show(RUN)
