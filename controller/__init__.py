@@ -15,5 +15,6 @@
 - `operations`: a commit as the store takes it: puts and deletes with expected versions
 - `phases`: the life of a mirror partition as a table
 - `plan/`: plans: placement, replica lists, elections, topic configs, producer ids
+- `proof`: results of the validator and the evidence of a promote, as they are stored
 - `state`: the durable entities, and the records that change them
 """

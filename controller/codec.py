@@ -12,6 +12,7 @@ from controller import keys
 from controller.errors import CorruptState, InvalidName
 from controller.groups import GateRecord
 from controller.json_fields import Fields
+from controller.proof import PartitionValidation
 from controller.state import (
     CarriedAcls,
     Entity,
@@ -21,7 +22,6 @@ from controller.state import (
     MirrorGroup,
     MirrorPartition,
     MirrorTopic,
-    PartitionValidation,
     ProducerIdFloor,
     PromoteJob,
     SidecarIdentity,

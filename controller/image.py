@@ -11,6 +11,7 @@ from typing import NamedTuple
 from controller import codec, keys
 from controller.access.acls import Resource
 from controller.operations import Delete, Operation, Put, Versioned
+from controller.proof import PartitionValidation
 from controller.state import (
     UNBOUND,
     CarriedAcls,
@@ -20,7 +21,6 @@ from controller.state import (
     MirrorGroup,
     MirrorPartition,
     MirrorTopic,
-    PartitionValidation,
     ProducerIdFloor,
     PromoteJob,
     Record,

@@ -18,6 +18,7 @@ from controller.decide.mirrors import Leadership
 from controller.errors import NotFound
 from controller.image import ControllerImage
 from controller.phases import Phase
+from controller.proof import PromoteEvidence, ValidationPolicy
 from controller.state import (
     AbortedTransaction,
     Attempt,
@@ -27,12 +28,10 @@ from controller.state import (
     MirrorPartition,
     MirrorTopic,
     ProducerIdFloor,
-    PromoteEvidence,
     PromoteJob,
     Record,
     RemoveSidecar,
     SidecarIdentity,
-    ValidationPolicy,
 )
 from wire.frames.types import TopicId, TopicPartition
 

@@ -10,7 +10,8 @@ from controller.decide.mirrors import change, link_of, listed, mirror_of, partit
 from controller.errors import NotFound, Refused
 from controller.image import ControllerImage
 from controller.phases import ENDED, PROMOTING, Phase
-from controller.state import Attempt, JobStatus, PromoteEvidence, PromoteJob, Record, ValidationPolicy
+from controller.proof import PromoteEvidence, ValidationPolicy
+from controller.state import Attempt, JobStatus, PromoteJob, Record
 from wire.frames.types import TopicPartition
 
 

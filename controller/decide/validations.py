@@ -13,16 +13,15 @@ from dataclasses import dataclass, replace
 from controller.errors import NotFound, Refused
 from controller.image import ControllerImage
 from controller.phases import ENDED, PROMOTING, Phase, check_transition
-from controller.state import (
+from controller.proof import (
     EvidenceStatus,
-    MirrorPartition,
     PartitionValidation,
     PromoteEvidence,
-    Record,
     ReplicaValidation,
     ValidationMismatch,
     ValidationPolicy,
 )
+from controller.state import MirrorPartition, Record
 from wire.frames.types import TopicPartition
 
 

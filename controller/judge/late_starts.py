@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.state import MissingRecords
+from controller.proof import MissingRecords
 from wire.frames.types import TopicPartition
 
 

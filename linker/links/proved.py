@@ -19,7 +19,8 @@ from admin.validation_models import (
 from controller.decide import validations
 from controller.image import ControllerImage
 from controller.phases import ENDED, Phase
-from controller.state import MirrorPartition, PromoteJob, ValidationPolicy
+from controller.proof import ValidationPolicy
+from controller.state import MirrorPartition, PromoteJob
 from fleet.link_controller import wall_clock_ms
 from linker.links.runtime import LinkRuntime
 from linker.links.times import moment

@@ -16,7 +16,7 @@ from controller.cluster_view import ImageView
 from controller.judge.alignment import ReplicaPosition, SourceEnd
 from controller.judge.late_starts import Late
 from controller.phases import Phase
-from controller.state import ValidationPolicy
+from controller.proof import ValidationPolicy
 from wire.frames.types import TopicPartition
 
 Tps = Collection[TopicPartition]

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 
 from controller.errors import PromoteAbandoned
 from controller.judge.late_starts import lost, refusal, refusal_text, worst
-from controller.state import ValidationPolicy
+from controller.proof import ValidationPolicy
 from linker.promote.context import PromoteBatch
 from wire.frames.types import TopicPartition
 

@@ -19,7 +19,7 @@ from controller.decide import groups as group_decisions
 from controller.decide.source_fence import debts
 from controller.judge import late_starts
 from controller.phases import ENDED, LED_ELSEWHERE
-from controller.state import ValidationPolicy
+from controller.proof import ValidationPolicy
 from groups.excluded import in_one_line
 from linker.access.report import who_may_not
 from linker.checks import missing_records, preflight

@@ -18,7 +18,8 @@ from controller.decide import validations
 from controller.errors import ControllerError
 from controller.phases import Phase
 from controller.plan.topic_configs import at_promote
-from controller.state import EvidenceStatus, JobStatus, MirrorPartition, PromoteEvidence, PromoteJob
+from controller.proof import EvidenceStatus, PromoteEvidence
+from controller.state import JobStatus, MirrorPartition, PromoteJob
 from fleet.link_controller import LinkController, wall_clock_ms
 from linker import __version__
 from linker.membership import TargetCluster

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from controller.decide import validations
-from controller.state import PartitionValidation
+from controller.proof import PartitionValidation
 from fleet.link_controller import LinkController
 from linker.links.copies import CopyView
 from linker.promote.ports import Tps, Unproved

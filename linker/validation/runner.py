@@ -19,7 +19,8 @@ from typing import Any
 
 from admin.validation_models import ValidationState
 from controller.phases import ENDED
-from controller.state import EvidenceStatus, PromoteJob
+from controller.proof import EvidenceStatus
+from controller.state import PromoteJob
 from fleet.link_controller import LinkController, wall_clock_ms
 from linker.links.configs import topic_configs
 from linker.links.copies import CopyView

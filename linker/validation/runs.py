@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from admin.validation_models import ValidationState
 from controller.decide.validations import Advance
-from controller.state import MissingRecords, ReplicaValidation, ValidationMismatch
+from controller.proof import MissingRecords, ReplicaValidation, ValidationMismatch
 from fleet.link_controller import LinkController, wall_clock_ms
 from linker.validation.errors import ValidatorError
 from linker.validation.planner import ValidationPlan

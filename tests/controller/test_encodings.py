@@ -24,10 +24,17 @@ from controller.groups import (
     PendingTransaction,
 )
 from controller.phases import Phase
+from controller.proof import (
+    EvidenceStatus,
+    PartitionValidation,
+    PromoteEvidence,
+    ReplicaValidation,
+    ValidationMismatch,
+    ValidationPolicy,
+)
 from controller.state import (
     Attempt,
     CarriedAcls,
-    EvidenceStatus,
     Grant,
     GroupMove,
     GroupOffset,
@@ -38,14 +45,9 @@ from controller.state import (
     MirrorGroup,
     MirrorPartition,
     MirrorTopic,
-    PartitionValidation,
     ProducerIdFloor,
-    PromoteEvidence,
     PromoteJob,
-    ReplicaValidation,
     SidecarIdentity,
-    ValidationMismatch,
-    ValidationPolicy,
 )
 from wire.frames.types import TopicPartition
 

@@ -12,7 +12,7 @@ import pytest
 from controller.judge import late_starts
 from controller.judge.late_starts import Late, LateStart
 from controller.phases import Phase
-from controller.state import MissingRecords, ValidationPolicy
+from controller.proof import MissingRecords, ValidationPolicy
 from fleet.link_controller import LinkController
 from linker.promote.driver import PromoteDriver, PromoteOutcome
 from linker.promote.ports import PromoteSettings

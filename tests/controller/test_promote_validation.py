@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
 from controller.phases import Phase
-from controller.state import EvidenceStatus, ValidationPolicy
+from controller.proof import EvidenceStatus, ValidationPolicy
 from fleet.link_controller import LinkController
 from linker.promote.driver import PromoteDriver, PromoteOutcome
 from linker.promote.ports import PromoteSettings, Unproved

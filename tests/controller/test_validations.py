@@ -11,13 +11,8 @@ from controller.decide import validations
 from controller.decide.mirrors import Leadership
 from controller.errors import NotFound, Refused
 from controller.phases import Phase
-from controller.state import (
-    Attempt,
-    EvidenceStatus,
-    JobStatus,
-    PromoteEvidence,
-    ValidationPolicy,
-)
+from controller.proof import EvidenceStatus, PromoteEvidence, ValidationPolicy
+from controller.state import Attempt, JobStatus
 from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
 from fleet.stores import SqliteStore, Store

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.decide.validations import Advance
-from controller.state import ReplicaValidation, ValidationMismatch
+from controller.proof import ReplicaValidation, ValidationMismatch
 from wire.frames.types import TopicPartition
 
 

@@ -8,7 +8,8 @@ from admin.models import CheckResult, MirrorState, MirrorSummary
 from controller.judge.late_starts import LateStart
 from controller.phases import Phase
 from controller.plan.topic_configs import drifts
-from controller.state import MirrorPartition, MirrorTopic, MissingRecords
+from controller.proof import MissingRecords
+from controller.state import MirrorPartition, MirrorTopic
 from linker.checks.beginning_again import instead, why_not
 from linker.checks.mirror_configs import changed, config_checks, kept_checks
 from linker.checks.mirror_states import Stuck, mirror_checks

@@ -16,7 +16,7 @@ from controller.judge.alignment import SourceEnd
 from controller.judge.hand_over import plan_hand_over
 from controller.judge.late_starts import LateStart
 from controller.phases import Phase
-from controller.state import MissingRecords, PartitionValidation, ReplicaValidation
+from controller.proof import MissingRecords, PartitionValidation, ReplicaValidation
 from fleet.progress import copy_lag
 from linker.links.replica_starts import ReplicaStarts
 from linker.membership import TargetCluster

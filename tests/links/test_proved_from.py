@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from controller.judge.late_starts import LateStart
-from controller.state import MirrorPartition, MissingRecords
+from controller.proof import MissingRecords
+from controller.state import MirrorPartition
 from linker.links.proved import proved_from
 from wire.frames.types import TopicPartition
 

@@ -11,7 +11,8 @@ import pytest
 
 from controller.judge.late_starts import LateStart
 from controller.phases import Phase
-from controller.state import MirrorPartition, MissingRecords
+from controller.proof import MissingRecords
+from controller.state import MirrorPartition
 from linker.links import replica_starts
 from linker.links.replica_starts import ReplicaStarts
 from wire.errors import BrokerError, ConnectionLost

@@ -16,15 +16,8 @@ import pytest_asyncio
 from admin.validation_models import ValidationState
 from controller.decide.mirrors import Leadership
 from controller.phases import Phase
-from controller.state import (
-    Attempt,
-    EvidenceStatus,
-    JobStatus,
-    MirrorTopic,
-    MissingRecords,
-    PromoteJob,
-    ValidationPolicy,
-)
+from controller.proof import EvidenceStatus, MissingRecords, ValidationPolicy
+from controller.state import Attempt, JobStatus, MirrorTopic, PromoteJob
 from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
 from linker.config.check import ValidationConfig
