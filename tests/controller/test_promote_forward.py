@@ -17,9 +17,9 @@ from linker.promote.driver import PromoteDriver, PromoteOutcome
 from linker.promote.forward_only import agree_with_source
 from linker.promote.ports import PromotePorts, PromoteProgress, PromoteSettings
 from tests.controller.kraft_model import Broker
+from tests.controller.promote_kit import once_at
 from tests.controller.simulation import LINK, SIDECAR, World, mirrored, ports_of, promote_through_trouble
 from tests.controller.test_failover import Doomed, driver_of
-from tests.controller.test_promote_driver import once_at
 from tests.controller.test_promote_simulation import PROFILES
 from tests.controller.virtual_loop import run_virtual
 from wire.errors import LinkerError
