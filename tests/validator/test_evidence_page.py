@@ -12,10 +12,8 @@ import pytest
 
 from tests.validator.evidence_examples import DIGEST, OTHER, evidence, finding, partition, replica
 from validator.compare.facts import BatchFacts, Finding, FindingKind
-from validator.evidence.assets import SCRIPT
 from validator.evidence.model import ClusterFacts, Evidence, PhaseTime, RunFacts, Sample, TopicEvidence
-from validator.evidence.page import render
-from validator.evidence.table import MAX_ROWS
+from validator.evidence.page import MAX_ROWS, SCRIPT, render
 from validator.mode import Mode
 
 HOSTILE = "\"><script>alert(1)</script><img src=x onerror=alert(2)>\u202e\x1b[31m\x00&amp;'</style></svg>"

@@ -14,14 +14,15 @@ UNKNOWN = "–"
 
 
 def escaped(value: object) -> str:
-    """A value as HTML text or inside a quoted attribute: markup is escaped, invisible characters are written out
-    (`\\u202e`), what is longer than MAX_TEXT characters is cut."""
-    text = str(value)
+    """A value as HTML text or inside a quoted attribute: visible(), with markup escaped."""
+    return html.escape(visible(str(value)), quote=True)
+
+
+def visible(text: str) -> str:
+    """Invisible characters are written out (`\\u202e`), a text of more than MAX_TEXT characters is cut."""
     if len(text) > MAX_TEXT:
         text = text[:MAX_TEXT] + "…"
-    if not text.isascii() or not text.isprintable():
-        text = "".join(_visible(char) for char in text)
-    return html.escape(text, quote=True)
+    return text if text.isascii() and text.isprintable() else "".join(_visible(char) for char in text)
 
 
 def _visible(char: str) -> str:
