@@ -16,6 +16,7 @@ from groups.group_run import some, who
 from groups.tools import Tools
 from groups.views import GroupView
 from wire.frames.types import TopicPartition
+from wire.shown_id import shown_id
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class OpeningCheck:
         behind = behind_by(final, await self._keeper.read_target())
         text, wrong = confirmation(view, running, final, places, behind)
         if wrong:
-            log.error("link %s: group %s: %s", self._tools.book.link, self._name, text)
+            log.error("link %s: group %s: %s", self._tools.book.link, shown_id(self._name), text)
         await self.say(reason, text)
 
     async def say(self, reason: str | None, text: str) -> None:

@@ -23,6 +23,7 @@ from groups.tools import Tools
 from groups.views import GroupView
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
+from wire.shown_id import shown_id
 
 log = logging.getLogger(__name__)
 
@@ -205,14 +206,14 @@ class GateKeeper:
             if group is None or group.phase not in phases or target is None:
                 return 0
             if run.gate is None:
-                raise LinkerError(f"group {self._name} is not held yet")
+                raise LinkerError(f"group {shown_id(self._name)} is not held yet")
             if (committed := await self._commit_through(run.gate, wanted, target)) is not None:
                 return committed
         members = [
             one for one in (await self.look(self._tools.target)).members if not is_gate(one.member_id, group)
         ]
         raise HeldUp(
-            f"group {self._name}: its offsets are committed on the target when it is opened, not before: "
+            f"group {shown_id(self._name)}: its offsets are committed on the target when it is opened, not before: "
             f"{who(tuple(members)) or 'somebody'} is in it there, and its gate's member is not"
         )
 
@@ -291,8 +292,8 @@ class GateKeeper:
         view = await self.look(self._tools.target)
         if not view.empty:
             raise LinkerError(
-                f"group {self._name}: its gate was lost before its last offsets were published, and they cannot be "
-                f"committed on the target while {who(view.members) or view.state} is in it there: behind by "
+                f"group {shown_id(self._name)}: its gate was lost before its last offsets were published, and they cannot "
+                f"be committed on the target while {who(view.members) or view.state} is in it there: behind by "
                 f"{some(left)}. Stop these members and start them again when this has ended; if they stay they read "
                 "these records again, and this ends when their commits are past them"
             )
@@ -302,12 +303,12 @@ class GateKeeper:
         self._run.left_out.gone(refused, NOT_ON_TARGET)
         if left := behind_by(self._run.left_out.fitting(final), await self.read_target()):
             raise LinkerError(
-                f"group {self._name}: the target does not have its last offsets: behind by {some(left)}"
+                f"group {shown_id(self._name)}: the target does not have its last offsets: behind by {some(left)}"
             )
 
     async def read_source(self, *, stable: bool = False) -> Mapping[TopicPartition, Committed]:
         """Raises Unstable, and LinkerError if the source does not answer."""
-        what = f"the offsets of group {self._name} cannot be read at the source"
+        what = f"the offsets of group {shown_id(self._name)} cannot be read at the source"
         async with _in_time(what):
             answer = await self._tools.source.offsets([self._name], timeout=CALL_TIMEOUT, stable=stable)
         if self._name in answer.failed:
@@ -321,14 +322,14 @@ class GateKeeper:
         answer = await self._tools.target.offsets([self._name], timeout=CALL_TIMEOUT)
         if self._name in answer.failed:
             raise LinkerError(
-                f"the offsets of group {self._name} cannot be read on the target: {answer.failed[self._name]}"
+                f"the offsets of group {shown_id(self._name)} cannot be read on the target: {answer.failed[self._name]}"
             )
         self._run.target = dict(answer.found[self._name])
         return self._run.target
 
     async def look(self, reader: GroupReader) -> GroupView:
         """Describe the group at one of the clusters."""
-        what = f"group {self._name} cannot be described"
+        what = f"group {shown_id(self._name)} cannot be described"
         if reader is self._tools.source:
             async with _in_time(what):
                 views, failed = await reader.describe([self._name], timeout=CALL_TIMEOUT)

@@ -29,6 +29,7 @@ from wire.frames.error_codes import (
     UNSTABLE_OFFSET_COMMIT,
 )
 from wire.frames.types import TopicPartition
+from wire.shown_id import shown_id
 from wire.together import together
 
 PURPOSE = "groups"
@@ -214,7 +215,7 @@ class GroupReader:
         failed: dict[str, str] = {}
         nodes = await self._locate([name], failed, timeout)
         if failed:
-            raise LinkerError(f"group {name}: {failed[name]}")
+            raise LinkerError(f"group {shown_id(name)}: {failed[name]}")
         connection = await self.cluster.connection(nodes[name], purpose=PURPOSE)
         left = list(pieces(name, {tp: OffsetAndMetadata(*commit) for tp, commit in offsets.items()}))
         absent: set[TopicPartition] = set()
@@ -237,7 +238,7 @@ class GroupReader:
         for tp, code in sorted(refused.items()):
             self._failed(name, code, {})
             raise LinkerError(
-                f"group {name}: {tp.topic}-{tp.partition} was not committed: {error_name(code)}"
+                f"group {shown_id(name)}: {tp.topic}-{tp.partition} was not committed: {error_name(code)}"
             )
         return absent
 

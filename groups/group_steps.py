@@ -33,6 +33,7 @@ from groups.views import GroupView
 from wire.backoff import Backoff
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
+from wire.shown_id import shown_id
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class GroupSteps:
                     await self._take(step, group)
             except (LinkerError, TimeoutError) as error:
                 if failed != str(error):
-                    log.warning("link %s: group %s: %s (again)", self._book.link, self._name, error)
+                    log.warning("link %s: group %s: %s (again)", self._book.link, shown_id(self._name), error)
                 failed = run.trouble = str(error)
                 wait = backoff.next()
                 await asyncio.sleep(backoff.first if self._too_late(group) else wait)
@@ -124,7 +125,7 @@ class GroupSteps:
             except GateRefused as error:
                 reason = str(error)
         if reason is not None:
-            log.warning("link %s: group %s is refused: %s", self._book.link, self._name, reason)
+            log.warning("link %s: group %s is refused: %s", self._book.link, shown_id(self._name), reason)
             await self._book.step(self._name, GroupPhase.REFUSED, reason=reason, gate_state=None)
             self._keeper.drop()
             return
@@ -132,7 +133,9 @@ class GroupSteps:
         await self._book.step(
             self._name, GroupPhase.GATED, reason=None, gate_state=None if gate is None else gate.record
         )
-        log.info("link %s: group %s is held on the target (%s)", self._book.link, self._name, group.gate)
+        log.info(
+            "link %s: group %s is held on the target (%s)", self._book.link, shown_id(self._name), group.gate
+        )
 
     async def _attach(self, group: MirrorGroup) -> None:
         """Take over a gate that this process did not close itself."""
@@ -161,7 +164,7 @@ class GroupSteps:
     async def _failed(self, reason: str) -> None:
         self._keeper.drop()
         await self._book.step(self._name, GroupPhase.FAILED, reason=reason, gate_state=None, move=None)
-        log.error("link %s: group %s failed: %s", self._book.link, self._name, reason)
+        log.error("link %s: group %s failed: %s", self._book.link, shown_id(self._name), reason)
 
     # --- promote -----------------------------------------------------------------------------------------------------
 
@@ -238,7 +241,7 @@ class GroupSteps:
             left = differences(wanted, await self._keeper.read_target())
             if left:
                 raise LinkerError(
-                    f"group {self._name}: the target's offsets differ after the final sync: {some(left)}"
+                    f"group {shown_id(self._name)}: the target's offsets differ after the final sync: {some(left)}"
                 )
         if not force and first is not None:
             await self._wait_empty(group, self._tools.source, "source")
@@ -277,7 +280,9 @@ class GroupSteps:
                 await self._opening_check.confirm(final, began_at, reason)
             except (LinkerError, TimeoutError) as error:
                 # It is open, so no step may be repeated.
-                log.warning("link %s: group %s runs or not, unseen: %s", self._book.link, self._name, error)
+                log.warning(
+                    "link %s: group %s runs or not, unseen: %s", self._book.link, shown_id(self._name), error
+                )
                 await self._opening_check.say(
                     reason, f"open; whether it runs on the target could not be seen: {error}"
                 )
@@ -299,7 +304,7 @@ class GroupSteps:
         await self._book.step(
             self._name, GroupPhase.PROMOTED, reason=reason, gate_state=None, move=None, offsets=bare
         )
-        log.info("link %s: group %s is promoted", self._book.link, self._name)
+        log.info("link %s: group %s is promoted", self._book.link, shown_id(self._name))
 
     # --- demote ------------------------------------------------------------------------------------------------------
 
@@ -328,7 +333,7 @@ class GroupSteps:
         # After the read: as long as no topic is being promoted, the offsets are inside the source's log.
         self._see_way_back(group)
         if (why := groups.promote_in_the_way(self._book.image, group)) is not None:
-            raise LinkerError(f"group {self._name} waits with its offsets: {why}")
+            raise LinkerError(f"group {shown_id(self._name)} waits with its offsets: {why}")
         left_out = LeftOut()
         if back:
             refused = await self._tools.source.commit_empty(self._name, back, timeout=CALL_TIMEOUT)
@@ -338,7 +343,7 @@ class GroupSteps:
         left = differences(back, await self._keeper.read_source())
         if left:
             raise LinkerError(
-                f"group {self._name}: the source's offsets differ after the demote: {some(left)}"
+                f"group {shown_id(self._name)}: the source's offsets differ after the demote: {some(left)}"
             )
         link, name, now = self._book.link, self._name, self._book.now()
         said = "its offsets are at the source again" + (f"; {without}" if without else "")
@@ -353,7 +358,7 @@ class GroupSteps:
                 offsets=group_offsets(back),
             )
         )
-        log.info("link %s: group %s is demoted", self._book.link, self._name)
+        log.info("link %s: group %s is demoted", self._book.link, shown_id(self._name))
 
     def _see_way_back(self, group: MirrorGroup) -> None:
         """Raise GaveUp if a topic of the group was promoted, or failed over, since the demote was accepted."""
@@ -367,7 +372,11 @@ class GroupSteps:
     async def _give_up(self, group: MirrorGroup, reason: str) -> None:
         """The move's time is over: restore the phase from before."""
         log.warning(
-            "link %s: group %s: %s was given up: %s", self._book.link, self._name, group.phase, reason
+            "link %s: group %s: %s was given up: %s",
+            self._book.link,
+            shown_id(self._name),
+            group.phase,
+            reason,
         )
         if group.phase is GroupPhase.DEMOTING:
 

@@ -29,6 +29,7 @@ from groups.target_checks import READ_TIMEOUT, TargetChecks
 from groups.tools import Tools
 from wire.errors import LinkerError
 from wire.periodic_task import PeriodicTask
+from wire.shown_id import shown_id
 from wire.task_group import TaskGroup
 
 log = logging.getLogger(__name__)
@@ -170,7 +171,7 @@ class GroupManager:
     def _tend(self, run: GroupRun) -> None:
         if not self._running or (run.task is not None and not run.task.done()):
             return
-        run.task = self._spawn(GroupSteps(self._tools, run).tend(), f"group {run.name}")
+        run.task = self._spawn(GroupSteps(self._tools, run).tend(), f"group {shown_id(run.name)}")
 
     def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work, name=f"{self.link}: {what}")
@@ -238,12 +239,14 @@ class GroupManager:
             self._tools.book, seen, self.settings, consumer_protocol=self._consumer_protocol()
         )
         for name in found.forget:
-            self._spawn(self._forget(name), f"forgetting group {name}")
+            self._spawn(self._forget(name), f"forgetting group {shown_id(name)}")
         for name in self.runs.keys() - found.hold_otherwise.keys():
             self.runs[name].gate_trouble = None
         for name, kind in found.hold_otherwise.items():
             if (run := self.runs.get(name)) is not None:
-                self._spawn(self._target_checks.hold_otherwise(run, kind), f"another gate of group {name}")
+                self._spawn(
+                    self._target_checks.hold_otherwise(run, kind), f"another gate of group {shown_id(name)}"
+                )
 
     def _note(self, seen: Look) -> None:
         for name, run in self.runs.items():
@@ -274,13 +277,13 @@ class GroupManager:
                 forgotten, still=lambda _: bool(group_decisions.forget(book.image, book.link, name))
             )
         except LinkerError as error:
-            log.warning("link %s: group %s is not let go yet: %s", self.link, name, error)
+            log.warning("link %s: group %s is not let go yet: %s", self.link, shown_id(name), error)
             return
         finally:
             run.leaving = False
         if book.get(name) is None:
             self.runs.pop(name, None)
-            log.info("link %s: group %s is no longer mirrored", self.link, name)
+            log.info("link %s: group %s is no longer mirrored", self.link, shown_id(name))
 
     # --- gates -------------------------------------------------------------------------------------------------------
 
@@ -291,7 +294,7 @@ class GroupManager:
             # A gate that is being opened is not renewed any more.
             due = gate is not None and gate.record.stage is GateStage.HELD and gate.due() <= now
             if due and (run.renewing is None or run.renewing.done()):
-                run.renewing = self._spawn(self._renew(run), f"renewal of group {run.name}")
+                run.renewing = self._spawn(self._renew(run), f"renewal of group {shown_id(run.name)}")
 
     async def _renew(self, run: GroupRun) -> None:
         try:
@@ -307,7 +310,7 @@ class GroupManager:
         try:
             await GroupSteps(self._tools, run).lost(error)
         except LinkerError as second:
-            log.warning("link %s: group %s: %s", self.link, run.name, second)
+            log.warning("link %s: group %s: %s", self.link, shown_id(run.name), second)
         group = self._tools.book.get(run.name)
         if group is not None:
             self._follow([group])

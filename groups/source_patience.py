@@ -17,6 +17,7 @@ from groups.gate_keeper import Unstable
 from groups.group_book import GroupBook
 from groups.group_run import GroupRun
 from wire.errors import LinkerError
+from wire.shown_id import shown_id
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class SourcePatience:
             log.warning(
                 "link %s: group %s goes on without the source, %s: %s",
                 self._book.link,
-                self._run.name,
+                shown_id(self._run.name),
                 why,
                 error,
             )

@@ -15,6 +15,7 @@ from groups.gates import GroupMember
 from groups.group_run import GroupRun
 from groups.tools import Tools
 from wire.errors import LinkerError
+from wire.shown_id import shown_id
 
 log = logging.getLogger(__name__)
 
@@ -53,13 +54,18 @@ class TargetChecks:
                 self._keeps_its_gate(run, kind, why)
                 return
             run.gate_trouble = None
-            log.info("link %s: group %s needs another gate: %s", self._tools.book.link, run.name, kind)
+            log.info(
+                "link %s: group %s needs another gate: %s", self._tools.book.link, shown_id(run.name), kind
+            )
             await GateKeeper(self._tools, run).release(
                 planned, still=lambda now: now.phase is GroupPhase.GATED and now.gate is not kind
             )
         except LinkerError as error:
             log.warning(
-                "link %s: group %s keeps its gate for now: %s", self._tools.book.link, run.name, error
+                "link %s: group %s keeps its gate for now: %s",
+                self._tools.book.link,
+                shown_id(run.name),
+                error,
             )
         finally:
             run.leaving = False
@@ -67,7 +73,7 @@ class TargetChecks:
     def _keeps_its_gate(self, run: GroupRun, kind: GateKind, why: str) -> None:
         text = f"it should be held by {kind} and keeps its gate, because {why}"
         if run.gate_trouble != text:
-            log.warning("link %s: group %s: %s", self._tools.book.link, run.name, text)
+            log.warning("link %s: group %s: %s", self._tools.book.link, shown_id(run.name), text)
         run.gate_trouble = text
 
     async def retry(self) -> None:
@@ -128,7 +134,9 @@ class TargetChecks:
                 )[0]
             )
             log.info(
-                "link %s: group %s has left the source and is promoted by policy", self._tools.book.link, name
+                "link %s: group %s has left the source and is promoted by policy",
+                self._tools.book.link,
+                shown_id(name),
             )
 
 

@@ -16,6 +16,7 @@ from controller.judge.group_gates import FoundGroup, cannot_be_held, choose_gate
 from controller.keys import MAX_GROUP_BYTES
 from controller.phases import ENDED, LED_ELSEWHERE, PROMOTING, Phase
 from controller.state import GroupMove, GroupPolicy, MirrorGroup, Record, RemoveGroup
+from wire.shown_id import shown_id
 
 # Phases in which discovery may change what a group covers and how it is held.
 _AT_REST = frozenset(
@@ -139,7 +140,7 @@ def discover(
 def unheld_readers(image: ControllerImage, link: str, topics: Collection[str]) -> list[str]:
     """Groups that read one of the topics and are not held, each with the reason for that."""
     return [
-        f"group {group.group} is {group.phase}: {group.reason}"
+        f"group {shown_id(group.group)} is {group.phase}: {group.reason}"
         for group in image.link_groups(link)
         if group.phase in (GroupPhase.REFUSED, GroupPhase.FAILED) and not set(topics).isdisjoint(group.topics)
     ]
@@ -165,7 +166,7 @@ def step(
 ) -> list[Record]:
     """Move a group to a phase."""
     known = group_of(image, link, name)
-    check_group_transition(f"group {name} of link {link!r}", known.phase, phase)
+    check_group_transition(f"group {shown_id(name)} of link {link!r}", known.phase, phase)
     return [replace(known, phase=phase, since=now, **fields)]
 
 
@@ -201,7 +202,7 @@ def promotable(
     else:
         chosen = [group_of(image, link, name) for name in dict.fromkeys(names)]
     reasons = [
-        f"group {group.group}: {why}"
+        f"group {shown_id(group.group)}: {why}"
         for group in chosen
         if (why := _not_promotable(group, force, partial)) is not None
     ]
@@ -278,7 +279,9 @@ def begin_demote(
     """
     chosen = [group_of(image, link, name) for name in dict.fromkeys(names)]
     reasons = [
-        f"group {group.group}: {why}" for group in chosen if (why := _not_demotable(image, group)) is not None
+        f"group {shown_id(group.group)}: {why}"
+        for group in chosen
+        if (why := _not_demotable(image, group)) is not None
     ]
     if reasons:
         raise Refused("; ".join(reasons))
@@ -328,7 +331,7 @@ def end_demote(image: ControllerImage, link: str, name: str, now: int, **fields:
     known = group_of(image, link, name)
     why = no_way_back(image, known) or promote_in_the_way(image, known)
     if why is not None:
-        raise Refused(f"group {name} is not demoted: {why}")
+        raise Refused(f"group {shown_id(name)} is not demoted: {why}")
     return step(image, link, name, GroupPhase.DEMOTED, now, **fields)
 
 

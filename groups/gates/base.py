@@ -15,6 +15,7 @@ from typing import Protocol
 from controller.groups import GateKind, GateRecord
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
+from wire.shown_id import shown_id
 
 # Makes a record durable; raises if it cannot, and then the gate does not take the step.
 Save = Callable[[GateRecord], Awaitable[None]]
@@ -43,7 +44,7 @@ class GroupMember:
     partitions: tuple[TopicPartition, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.client_id or self.member_id} at {self.host}"
+        return f"{shown_id(self.client_id or self.member_id)} at {self.host}"
 
 
 class Gate(Protocol):
@@ -109,7 +110,7 @@ class GateError(LinkerError):
 
     def __init__(self, group: str, message: str) -> None:
         self.group = group
-        super().__init__(f"group {group}: {message}")
+        super().__init__(f"group {shown_id(group)}: {message}")
 
 
 class GateRefused(GateError):

@@ -17,6 +17,7 @@ from wire.frames.error_codes import (
     UNKNOWN_MEMBER_ID,
     UNSUPPORTED_VERSION,
 )
+from wire.shown_id import shown_id
 
 # Somebody ended our transaction, or began another one under our transactional id.
 TRANSACTION_GONE = frozenset(
@@ -80,7 +81,9 @@ def error(
         )
     if code == UNSUPPORTED_VERSION:
         return GateRefused(group, f"the target has {api} switched off; choose another gate for this group")
-    return BrokerError(code, message=f"group {group}" + (f": {message}" if message else ""), api=api)
+    return BrokerError(
+        code, message=f"group {shown_id(group)}" + (f": {message}" if message else ""), api=api
+    )
 
 
 def check(

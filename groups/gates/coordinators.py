@@ -10,6 +10,7 @@ from groups.gates import codes
 from wire.client.cluster import Cluster
 from wire.client.coordinators import GATHER, CoordinatorClient, Gathered, KeyType
 from wire.errors import LinkerError, RequestTimedOut
+from wire.shown_id import shown_id
 
 __all__ = ["Coordinators", "KeyType"]
 
@@ -55,7 +56,7 @@ class Coordinators(CoordinatorClient):
                 return await asyncio.shield(answer)
         except TimeoutError:
             raise RequestTimedOut(
-                f"cluster {self.cluster.name}: coordinator {node} did not describe {group}",
+                f"cluster {self.cluster.name}: coordinator {node} did not describe {shown_id(group)}",
                 sent=True,
                 api=api,
             ) from None

@@ -25,6 +25,7 @@ from groups.gates.member_part import MemberPart
 from groups.gates.settings import DEFAULT_PROTOCOLS, GateSettings
 from groups.gates.transaction import TransactionGate
 from groups.gates.transaction_part import TransactionPart
+from wire.shown_id import shown_id
 
 _CONSUMER = frozenset({GateKind.CONSUMER, GateKind.CONSUMER_AND_TRANSACTION})
 _CLASSIC = frozenset({GateKind.CLASSIC, GateKind.CLASSIC_AND_TRANSACTION})
@@ -96,4 +97,6 @@ def make_gate(
         return ClassicGate(member)
     if isinstance(member, ConsumerHold):
         return ConsumerGate(member)
-    raise ValueError(f"group {record.group}: the record of a {record.kind} gate names no part of it")
+    raise ValueError(
+        f"group {shown_id(record.group)}: the record of a {record.kind} gate names no part of it"
+    )

@@ -31,6 +31,7 @@ from wire.frames.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from wire.frames.types import TopicPartition
+from wire.shown_id import shown_id
 
 # The last versions before KIP-890.
 _INIT, _ADD, _COMMIT, _END = 4, 3, 3, 3
@@ -166,7 +167,7 @@ class TransactionCalls(abc.ABC):
                 log.warning(
                     "group %s: the target does not take the text of %d characters beside its offset of %s-%d, which is "
                     "published without it",
-                    self.group,
+                    shown_id(self.group),
                     len(part[tp].metadata),
                     tp.topic,
                     tp.partition,

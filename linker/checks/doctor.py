@@ -25,6 +25,7 @@ from wire.client.coordinators import CoordinatorFinder, KeyType
 from wire.errors import LinkerError, error_name
 from wire.frames.error_codes import TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 from wire.frames.types import TopicPartition
+from wire.shown_id import shown_id
 from wire.together import together
 
 CLOCK_PATIENCE = 6.0  # seconds: consumers commit every five
@@ -212,7 +213,7 @@ async def check_groups(source: Cluster, topics: Collection[str], rules: GroupRul
         check_line(
             "source rights",
             CheckResult.WARN,
-            f"group {name} at the source cannot be looked at, and will not be held: {why}",
+            f"group {shown_id(name)} at the source cannot be looked at, and will not be held: {why}",
             f"kafka-acls.sh --add --allow-principal 'User:<link>' --operation Describe --group {name}",
         )
         for name, why in sorted({**failed, **offsets.failed}.items())

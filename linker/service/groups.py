@@ -98,7 +98,9 @@ class Groups(ServiceBase):
                 continue
             actions.append(Action(action="promote group", resource=name, detail=_promise(request, group)))
             if group.unmirrored:
-                warnings.append(f"group {name}: its offsets of {', '.join(group.unmirrored)} stay behind")
+                warnings.append(
+                    f"group {shown_id(name)}: its offsets of {', '.join(group.unmirrored)} stay behind"
+                )
         return ChangeResult(dry_run=dry_run, actions=actions, warnings=warnings, pending=not dry_run)
 
     async def demote_groups(self, link: str, request: DemoteGroupsRequest, *, dry_run: bool) -> ChangeResult:

@@ -35,6 +35,7 @@ from linker.service.base import source_away
 from linker.service.validations import Validations
 from linker.validation.needs import missing_parts
 from wire.errors import LinkerError
+from wire.shown_id import shown_id
 
 _FENCE_DRAIN_TIMEOUT = 5.0
 _STARTS_TIMEOUT = 5.0
@@ -78,7 +79,8 @@ class Promotes(Validations):
         warnings += await self._open_transactions(runtime, topics)
         warnings += await who_may_not(runtime, topics)
         warnings += [
-            f"group {group} is on its way back to the source: its demote is given up when one of its topics is promoted"
+            f"group {shown_id(group)} is on its way back to the source: its demote is given up when one of its topics is "
+            "promoted"
             for group in group_decisions.returning(self._image, link, topics)
         ]
         warnings += group_decisions.unheld_readers(self._image, link, topics)
