@@ -153,6 +153,10 @@ class LinkFetcher:
             if tp in self.partitions:
                 self.partitions[tp].resume()
 
+    def fail_deleted_after(self, seconds: float) -> None:
+        """How long the source may not know a topic before its partitions fail; infinity: they never do."""
+        self._resolver.deleted_after = seconds
+
     # --- CursorHost
 
     def cursor_opened(self, cursor: PartitionCursor) -> None:

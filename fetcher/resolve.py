@@ -37,7 +37,8 @@ class Resolver:
     def __init__(self, cluster: Cluster, *, rack: str | None, deleted_after: float) -> None:
         self._cluster = cluster
         self._rack = rack
-        self._deleted_after = deleted_after
+        #: Seconds until a topic that the source does not know has failed.
+        self.deleted_after = deleted_after
         self._missing_since: dict[TopicPartition, float] = {}
         self._ask_offsets: set[TopicPartition] = set()
         self._doubts: dict[TopicPartition, set[Doubt]] = {}
@@ -131,7 +132,7 @@ class Resolver:
                 )
         if code == UNKNOWN_TOPIC_OR_PARTITION or (not code and partition is None):
             since = self._missing_since.setdefault(tp, now)
-            if now - since >= self._deleted_after:
+            if now - since >= self.deleted_after:
                 return SourceVerdict(failure=f"{tp} does not exist at the source any more")
             return SourceVerdict(trouble=f"the source does not know {tp} just now")
         self._missing_since.pop(tp, None)

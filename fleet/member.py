@@ -34,6 +34,9 @@ from wire.task_group import TaskGroup
 log = logging.getLogger(__name__)
 
 _KEPT_RENEWALS = 256
+_MARKS_A_SECOND = (
+    2000  # of thousands of idle copies: looking at them all every second would be most of the work
+)
 _LOCAL_AGAIN = 10  # reports, until one has said again of each copy that nothing happened to it
 #: Errors of the link controller for a change that it did not write, by name.
 _ANSWERS: dict[str, type[ControllerError]] = {
@@ -222,12 +225,14 @@ class Member:
                         chosen.setdefault(key[0], []).append(key[1])
                 copies = [copy for link, tps in chosen.items() for copy in self._ports.copies(link, tps)]
                 told = now
+                pause = max(self._settings.report_interval, len(now) / _MARKS_A_SECOND)
             else:
                 copies = self._ports.copies(None, ())
+                pause = self._settings.report_interval
             about = self.about()
             if copies or about is not None:
                 channel.send(m.encode(m.Report(copies=encode_copies(copies), sidecar=about)))
-            await asyncio.sleep(self._settings.report_interval)
+            await asyncio.sleep(pause)
 
     async def _receive(self, channel: MemberChannel, duration: float, group: TaskGroup) -> None:
         expected = 1

@@ -258,6 +258,7 @@ class Sidecar:
             link_replicas=self.config.fleet.link_brokers,
             before_promote=self.reign.settle_moves,
             validator=self.validator,
+            internal_topics={self.config.store.topic},
         )
 
     def _on_target_change(self, image: ClusterImage, topics: frozenset[bytes]) -> None:

@@ -67,6 +67,7 @@ from admin.models.links import (
     LinkOptions,
     LinkOptionsUpdate,
     LinkSummary,
+    UnmirroredTopic,
     UpdateLinkRequest,
 )
 from admin.models.mirrors import (
@@ -185,6 +186,7 @@ __all__ = [
     "TopicName",
     "Traffic",
     "Trouble",
+    "UnmirroredTopic",
     "UpdateLinkRequest",
     "WaitingCommand",
     "patterns",

@@ -160,6 +160,9 @@ GateChoice = Literal[
 ]
 
 
+TopicsDeleted = Literal["fail", "keep", "delete"]
+
+
 ReadsPolicy = Literal["allow", "hold"]
 
 

@@ -28,6 +28,7 @@ from admin.models.common import (
     PrincipalRules,
     Rate,
     ReadsPolicy,
+    TopicsDeleted,
     Traffic,
 )
 from admin.models.states import MirrorState
@@ -86,6 +87,25 @@ class LinkOptions(Model):
         le=1_000_000_000,
         description=f"By how many blocks of {BLOCK} producer ids, beside those of the margin, the target may be moved past "
         "the source's; a source further ahead is not forwarded to. Each is a record of the target's metadata log.",
+    )
+    topics_include: Patterns = Field(
+        default="",
+        description="Source topics that the link mirrors by itself, those that are made later too: regular expressions as "
+        "in groups_include, each of a whole name. A name that begins with __ is taken only if it is written as it is. "
+        "Empty: none.",
+    )
+    topics_exclude: Patterns = Field(default="", description="Of those, the ones that are not mirrored.")
+    topics_refresh_interval_ms: int = Field(
+        default=15_000,
+        ge=1000,
+        le=3_600_000,
+        description="How often the source is asked for new topics, new partitions and deleted topics.",
+    )
+    topics_deleted: TopicsDeleted = Field(
+        default="fail",
+        description="What becomes of the mirror of a topic that was deleted at the source. fail: it is FAILED, its copy "
+        "stays; keep: it stays as it is and waits for the same topic; delete: it is deleted with its topic at the target, "
+        "once every broker of the source that answers has said so twice.",
     )
     groups_include: Patterns = Field(
         default=".*",
@@ -182,6 +202,10 @@ class LinkOptionsUpdate(Model):
     replication_bytes_per_second: int | None = Field(default=None, ge=0, le=1 << 40)
     replication_bytes_per_second_beside_writes: Rate | None = None
     producer_id_blocks: int | None = Field(default=None, ge=1000, le=1_000_000_000)
+    topics_include: Patterns | None = None
+    topics_exclude: Patterns | None = None
+    topics_refresh_interval_ms: int | None = Field(default=None, ge=1000, le=3_600_000)
+    topics_deleted: TopicsDeleted | None = None
     groups_include: Patterns | None = None
     groups_exclude: Patterns | None = None
     groups_sync_interval_ms: int | None = Field(default=None, ge=100, le=3_600_000)
@@ -235,6 +259,11 @@ class UpdateLinkRequest(Model):
         return self
 
 
+class UnmirroredTopic(Model):
+    topic: str
+    reason: str
+
+
 class LinkSummary(Model):
     name: str
     state: MirrorState
@@ -243,6 +272,9 @@ class LinkSummary(Model):
     bootstrap_servers: str
     mirrors: int
     mirror_states: dict[MirrorState, int] = {}
+    not_mirrored: list[UnmirroredTopic] = Field(
+        default=[], description="Topics that topics_include takes and that cannot be mirrored."
+    )
 
 
 class LinkDescription(LinkSummary):

@@ -7,17 +7,24 @@ from datetime import datetime
 from pydantic import (
     Field,
     field_validator,
+    model_validator,
 )
 
 from admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
 from admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
 from admin.base import TopicName
-from admin.models.common import Model, known_configs
+from admin.models.common import Model, Patterns, known_configs
 from admin.models.states import MirrorState
 
 
 class CreateMirrorsRequest(Model):
-    topics: list[TopicName] = Field(min_length=1, max_length=10_000)
+    topics: list[TopicName] = Field(default=[], max_length=10_000, description="All of them, or none.")
+    include: Patterns = Field(
+        default="",
+        description="Instead of topics: those that the source has now and that one of these regular expressions takes, as "
+        "topics_include of a link. One that cannot be mirrored is a warning, and the others are mirrored.",
+    )
+    exclude: Patterns = Field(default="", description="Of those, the ones that are not mirrored.")
     start: str = Field(
         default="earliest", description="earliest, latest or a timestamp in epoch milliseconds."
     )
@@ -44,6 +51,14 @@ class CreateMirrorsRequest(Model):
         if start in ("earliest", "latest") or (start.isascii() and start.isdigit() and len(start) <= 18):
             return start
         raise ValueError(f"start is {start!r}: give earliest, latest or epoch milliseconds")
+
+    @model_validator(mode="after")
+    def _one_or_the_other(self) -> CreateMirrorsRequest:
+        if bool(self.topics) == bool(self.include):
+            raise ValueError("name topics, or give a pattern to include: one of the two")
+        if self.exclude and not self.include:
+            raise ValueError("exclude leaves topics out of include: give that, too")
+        return self
 
     @field_validator("topics")
     @classmethod

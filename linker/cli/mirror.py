@@ -71,8 +71,22 @@ def start_of(text: str) -> str:
 @asking(app, "create")
 def create(
     ask: Asking,
-    topics: Topics,
     link: LinkOption,
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics of the source.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="All topics that the source has now, but for Kafka's own.")
+    ] = False,
+    include: Annotated[
+        str,
+        typer.Option(
+            "--include", metavar="RE", help="Topics that the source has now and whose whole name fits."
+        ),
+    ] = "",
+    exclude: Annotated[
+        str, typer.Option("--exclude", metavar="RE", help="Of --all or --include, topics that are left out.")
+    ] = "",
     start: Annotated[
         str,
         typer.Option(
@@ -97,12 +111,17 @@ def create(
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Mirror topics of the link's source: all of those named, or none."""
+    """Mirror topics of the link's source: all of those named, or none; or those that fit a pattern. Topics that are made
+    later are mirrored by the link's option topics_include."""
     from admin.models import CreateMirrorsRequest
 
+    if every and include:
+        raise usage("--all includes every topic: leave out --include, or --all")
     request = validated(
         CreateMirrorsRequest,
-        topics=topics,
+        topics=topics or [],
+        include=".*" if every else include,
+        exclude=exclude,
         start=start_of(start),
         replication_factor=replication_factor,
         configs_from_target=config_from_target or [],
@@ -121,7 +140,8 @@ def list_(
     with ask.client() as client:
         names = links_of(client, link)
         found = [mirror for name in names for mirror in client.list_mirrors(name)]
-    ask.show(found, tables.mirrors)
+        links = [one for one in client.list_links() if one.name in names]
+    ask.show(found, lambda found: "\n\n".join([tables.mirrors(found), *tables.not_mirrored(links)]))
 
 
 @asking(app, "describe")

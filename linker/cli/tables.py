@@ -114,6 +114,12 @@ def mirrors(found: Iterable[MirrorSummary]) -> str:
     )
 
 
+def not_mirrored(links: Iterable[LinkSummary]) -> list[str]:
+    """Topics that links would mirror by themselves, and cannot; no table where there are none."""
+    rows = [(one.name, topic.topic, topic.reason) for one in links for topic in one.not_mirrored]
+    return [columns(("LINK", "NOT MIRRORED", "REASON"), rows)] if rows else []
+
+
 def _at_promote(configs: Mapping[str, str | None]) -> list[str]:
     return [
         f"{key} by the target's default" if value is None else f"{key}={value}"
@@ -267,5 +273,6 @@ def status(one: Status) -> str:
     found = [mirror for s in one.links for mirror in s.mirror_list]
     if found:
         parts.append(mirrors(found))
+    parts += not_mirrored(one.links)
     parts += [job(running) for running in one.promotes]
     return "\n\n".join(parts)

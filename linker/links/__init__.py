@@ -29,11 +29,14 @@
 - `source_alive`: checks whether a source still answers; a failover is wrong while it does
 - `source_events`: writes the reports of a link's fetchers to the controller's state, in order
 - `source_ids`: how far the source's allocator of producer ids is, as far as this sidecar knows
+- `source_topics`: the topics of a source as its brokers tell them: all of them, and whether one is certainly gone
 - `source_watch`: finds partitions that were added to the source's topics
 - `source_writers`: producers that write to the source directly, and the transactions that are open there
 - `status`: links, mirrors and partitions for status: the controller's state joined with the running tasks
 - `throttle`: limits the rate at which this sidecar reads a link's source
 - `times`: wall clock milliseconds as a datetime
+- `topic_follower`: makes mirrors of the source's topics that a link's patterns take, and ends those whose topic was deleted
+- `topic_options`: the options of a link that say which topics it mirrors by itself
 - `topic_shape`: pure questions about a mirror's topic in the target's metadata, and the plan of a new one
 - `traffic`: bytes and records that a link fetched, served and forwarded, here and in the fleet
 """

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from controller import errors as refused
+from controller.decide.mirrors import listed
 from controller.plan.placement import Load, ReplicaBroker, place
 from controller.state import UNBOUND, MirrorTopic
 from fleet.link_controller import LinkController, wall_clock_ms
@@ -19,10 +20,12 @@ from linker.checks.message_format import formats_or_not_told
 from linker.checks.replication_factor import few_replicas, target_default
 from linker.checks.topic_names import collisions
 from linker.links.config_options import config_options
-from linker.links.configs import TopicConfigs, topic_defaults
+from linker.links.configs import ConfigsNotAllowed, TopicConfigs, topic_defaults
 from linker.membership import TargetCluster
+from linker.membership.errors import TargetError
 from linker.membership.topic_operations import NewTopic
 from wire.client.cluster import Cluster
+from wire.errors import BrokerError
 from wire.frames.types import TopicPartition
 from wire.metadata.image import BrokerImage
 
@@ -45,7 +48,21 @@ class Planned:
     mirrors: list[MirrorTopic] = field(default_factory=list)
     findings: list[preflight.PreflightFinding] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)  # topics that the source does not have
+    refused: dict[str, str] = field(default_factory=dict)  # why a topic cannot be mirrored, by topic
     at_source: dict[str, int] = field(default_factory=dict)  # the source's replication factor, by topic
+
+
+@dataclass(slots=True)
+class _Plan:
+    """An examination under way."""
+
+    wanted: Wanted
+    brokers: list[ReplicaBroker]
+    defaults: dict[str, str]
+    load: dict[int, Load]
+    done: Planned = field(default_factory=Planned)
+    factors: dict[str, int] = field(default_factory=dict)
+    differences: dict[str, preflight.SourceTopic] = field(default_factory=dict)
 
 
 class NewMirrors:
@@ -92,45 +109,66 @@ class NewMirrors:
         mirrors = self._controller.image.mirrors.values()
         return collisions(topics, [*self._target.image.topics_by_name, *(one.topic for one in mirrors)])
 
-    async def plan(self, topics: Sequence[str], wanted: Wanted) -> Planned:
-        """Examine topics and plan their mirrors; PreflightError with the first reason if one of them cannot be mirrored."""
-        done = Planned()
+    async def plan(self, topics: Sequence[str], wanted: Wanted, *, each: bool = False) -> Planned:
+        """Examine topics and plan their mirrors. PreflightError with the first reason if one of them cannot be mirrored;
+        with `each` that one is in `refused`, and the others are planned all the same."""
         brokers = real_brokers(self._target, self._link_brokers())
         ids = [broker.id for broker in brokers]
         defaults = await topic_defaults(self._target.cluster, ids, timeout=preflight.TIMEOUT)
-        load = self._load()
-        factors: dict[str, int] = {}
-        differences: dict[str, preflight.SourceTopic] = {}
+        plan = _Plan(wanted, brokers, defaults, self._load())
         for first in range(0, len(topics), _AT_ONCE):
-            part = topics[first : first + _AT_ONCE]
-            found, missing, findings = await preflight.read_new_topics(self._source, part)
-            done.missing += missing
-            preflight.refuse(findings)
-            if missing:
-                continue
-            found = {name: found[name] for name in part}
-            effective = {name: topic.configs.effective for name, topic in found.items()}
-            own = (*wanted.configs_from_target, *self._excluded())
-            findings += await formats_or_not_told(self._source, effective)
-            preflight.refuse(findings)
-            factors |= {
-                name: wanted.replication_factor or min(topic.replication_factor, len(brokers))
-                for name, topic in found.items()
-            }
-            found = preflight.plan_with(defaults, found, dict.fromkeys(found, own))
-            findings += preflight.check_configs(found, factors)
-            preflight.refuse(findings)
-            done.findings += findings
-            mirrors = self._place(found, factors, brokers, load, wanted)
-            await self._validate(mirrors)
-            done.mirrors += mirrors
-            done.at_source |= {name: topic.replication_factor for name, topic in found.items()}
-            # The configs of thousands of topics are not kept until the end.
-            differences |= {name: topic._replace(configs=_NO_CONFIGS) for name, topic in found.items()}
-        done.findings += preflight.config_differences(differences)
+            await self._examine(plan, topics[first : first + _AT_ONCE], each=each)
+        done = plan.done
+        done.findings += preflight.config_differences(plan.differences)
         default = await target_default(self._target.cluster, ids)
-        done.findings += few_replicas(factors, default, asked=wanted.replication_factor is not None)
+        done.findings += few_replicas(plan.factors, default, asked=wanted.replication_factor is not None)
         return done
+
+    async def _examine(self, plan: _Plan, topics: Sequence[str], *, each: bool) -> None:
+        """The parts of a part in which one topic cannot be mirrored are examined by themselves."""
+        try:
+            await self._examine_together(plan, topics, each=each)
+        except (preflight.PreflightError, TargetError, BrokerError, ConfigsNotAllowed) as error:
+            if not each:
+                raise
+            if len(topics) == 1:
+                plan.done.refused[topics[0]] = str(error)
+                return
+            half = len(topics) // 2
+            await self._examine(plan, topics[:half], each=True)
+            await self._examine(plan, topics[half:], each=True)
+
+    async def _examine_together(self, plan: _Plan, topics: Sequence[str], *, each: bool) -> None:
+        done = plan.done
+        found, missing, findings = await preflight.read_new_topics(self._source, topics)
+        preflight.refuse(findings)
+        if missing:
+            if not each:
+                done.missing += missing
+                return
+            raise preflight.PreflightError(f"the source does not have {listed(missing)}")
+        found = {name: found[name] for name in topics}
+        effective = {name: topic.configs.effective for name, topic in found.items()}
+        findings += await formats_or_not_told(self._source, effective)
+        preflight.refuse(findings)
+        factors = {
+            name: plan.wanted.replication_factor or min(topic.replication_factor, len(plan.brokers))
+            for name, topic in found.items()
+        }
+        from_target = dict.fromkeys(found, (*plan.wanted.configs_from_target, *self._excluded()))
+        found = preflight.plan_with(plan.defaults, found, from_target)
+        findings += preflight.check_configs(found, factors)
+        preflight.refuse(findings)
+        load = dict(plan.load)
+        mirrors = self._place(found, factors, plan.brokers, load, plan.wanted)
+        await self._validate(mirrors)
+        plan.load = load
+        plan.factors |= factors
+        done.findings += findings
+        done.mirrors += mirrors
+        done.at_source |= {name: topic.replication_factor for name, topic in found.items()}
+        # The configs of thousands of topics are not kept until the end.
+        plan.differences |= {name: topic._replace(configs=_NO_CONFIGS) for name, topic in found.items()}
 
     async def write_down(self, mirrors: Sequence[MirrorTopic]) -> None:
         """Make the mirrors durable, and have them brought up."""

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections import ChainMap
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from admin.models import LinkOptions
 from controller.group_phases import HELD_GROUPS, UNDER_WAY
@@ -43,6 +43,8 @@ from linker.links.source_events import SourceEvents
 from linker.links.source_watch import SourceWatch
 from linker.links.throttle import BESIDE_WRITES, LinkThrottle
 from linker.links.throttle import OPTION as RATE_OPTION
+from linker.links.topic_follower import TopicFollower
+from linker.links.topic_options import TOPIC_OPTIONS
 from linker.membership import TargetCluster
 from linker.promote.jobs import LinkPromotes
 from linker.promote.link_ports import LinkPorts
@@ -68,7 +70,11 @@ _UNUSABLE_FOR = 5.0  # until it is tried again whether the source can be asked
 _LOOK_AGAIN = 1.0
 #: Options that a link at work follows as soon as they are written; for any other it has to begin anew.
 LIVE_OPTIONS = (
-    frozenset({RATE_OPTION, BESIDE_WRITES, INTERVAL_OPTION}) | GROUP_OPTIONS | ACL_OPTIONS | CONFIG_OPTIONS
+    frozenset({RATE_OPTION, BESIDE_WRITES, INTERVAL_OPTION})
+    | GROUP_OPTIONS
+    | ACL_OPTIONS
+    | CONFIG_OPTIONS
+    | TOPIC_OPTIONS
 )
 
 
@@ -92,6 +98,7 @@ class LinkRuntime:
         link_replicas: int,
         before_promote: Callable[[], Awaitable[None]],
         validator: Validator,
+        internal_topics: Collection[str] = (),
     ) -> None:
         self.name = link.name
         self._secrets = secrets
@@ -148,7 +155,24 @@ class LinkRuntime:
             self.bring_up.ask,
         )
         self.new_mirrors = NewMirrors(
-            link.name, self.source, target, controller, link_brokers, router.unfence, self.bring_up.ask
+            link.name,
+            self.source,
+            target,
+            controller,
+            link_brokers,
+            lambda tps: router.unfence(tps),
+            self.bring_up.ask,
+        )
+        self.topics = TopicFollower(
+            link.name,
+            self.source,
+            controller,
+            self.new_mirrors,
+            self.bring_up,
+            target,
+            link_brokers,
+            self.fetcher.fail_deleted_after,
+            internal_topics,
         )
         self.watch = SourceWatch(link.name, self.source, controller)
         self.configs = ConfigKeeper(link.name, self.source, target, controller, link_brokers)
@@ -262,7 +286,9 @@ class LinkRuntime:
                 self.controller.listeners.add(self.stand_in.on_records)
                 self.controller.listeners.add(self.throttle.on_records)
                 self.controller.listeners.add(self.promotes.on_records)
+                self.controller.listeners.add(self.topics.on_records)
                 self.throttle.on_records(())
+                self.topics.on_records(())
                 group.create_task(self.stand_in.run(), name=f"{self.name}: failover")
                 group.create_task(self.events.run(), name=f"{self.name}: events")
                 await self._reach_source()
@@ -275,6 +301,7 @@ class LinkRuntime:
             self.controller.listeners.discard(self.stand_in.on_records)
             self.controller.listeners.discard(self.throttle.on_records)
             self.controller.listeners.discard(self.promotes.on_records)
+            self.controller.listeners.discard(self.topics.on_records)
             self.stand_in.close()
             await self.end_reign()
             self._verified.clear()
@@ -296,6 +323,7 @@ class LinkRuntime:
             self._reign.rule(self.configs.run(), "configs")
             self._reign.rule(self._follow_acls(), "ACLs")
             self._reign.rule(self._look_at_starts(), "where replicas start")
+            self._reign.rule(self._follow_topics(), "topics of the source")
             self._reign.rule(self.fence_debts.task.run(), self.fence_debts.task.name)
             for mirror in self.controller.image.link_mirrors(self.name):
                 self.bring_up.ask(mirror.topic)
@@ -315,6 +343,10 @@ class LinkRuntime:
     async def _look_at_starts(self) -> None:
         await self._verified.wait()
         await self.starts.task.run()
+
+    async def _follow_topics(self) -> None:
+        await self._verified.wait()
+        await self.topics.run()
 
     def _source_trouble(self) -> str | None:
         """Why groups must not be looked for at the source: it was not reached yet, or another cluster answers there."""

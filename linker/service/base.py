@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from admin.models import MirrorState, MirrorSummary
+from admin.models import MirrorState, MirrorSummary, UnmirroredTopic
 from admin.service import LinkNotFound, MirrorNotFound, NotReady, OutcomeUnknown
 from controller.decide.promotes import next_job
 from controller.errors import SourceClosed
@@ -102,11 +102,15 @@ class ServiceBase:
         return {
             "name": runtime.name,
             "state": view.link_state(runtime, mirrors),
-            "reason": runtime.trouble or "; ".join(runtime.source.foreign.values()) or None,
+            "reason": runtime.trouble or "; ".join(runtime.source.foreign.values()) or runtime.topics.trouble,
             "source_cluster_id": runtime.link.source_cluster_id,
             "bootstrap_servers": runtime.link.properties.get("bootstrap.servers", ""),
             "mirrors": len(mirrors),
             "mirror_states": states,
+            "not_mirrored": [
+                UnmirroredTopic(topic=topic, reason=why)
+                for topic, why in sorted(runtime.topics.not_mirrored.items())
+            ],
         }
 
     def _changed_configs(

@@ -30,6 +30,7 @@ from linker.links.config_options import from_target
 from linker.links.new_mirrors import Wanted
 from linker.links.reads import held_readers
 from linker.links.runtime import LinkRuntime
+from linker.links.topic_options import topic_patterns, topic_settings
 from linker.manual_steps import undo_source_fence
 from linker.service.base import ServiceBase, source_away, still_closed
 from wire.errors import LinkerError
@@ -57,7 +58,11 @@ class MirrorChanges(ServiceBase):
                 )
             wanted = Wanted(request.start, request.replication_factor, tuple(request.configs_from_target))
             try:
-                planned = await new.plan(request.topics, wanted)
+                if request.include:
+                    rules = topic_patterns(request.include, request.exclude)
+                    planned = await runtime.topics.examine(rules, wanted)
+                else:
+                    planned = await new.plan(request.topics, wanted)
             except preflight.PreflightError as error:
                 raise PreflightFailed(str(error)) from error
             if planned.missing:
@@ -74,8 +79,16 @@ class MirrorChanges(ServiceBase):
                 )
                 for mirror in planned.mirrors
             ],
-            warnings=[finding.detail for finding in planned.findings if not finding.fatal]
-            + (await who_may_not(runtime, request.topics) if dry_run else []),
+            warnings=[
+                *(f"topic {topic} is not mirrored: {why}" for topic, why in sorted(planned.refused.items())),
+                *([] if planned.mirrors or planned.refused else ["the source has no other topic that fits"]),
+                *(finding.detail for finding in planned.findings if not finding.fatal),
+                *(
+                    await who_may_not(runtime, [mirror.topic for mirror in planned.mirrors])
+                    if dry_run
+                    else []
+                ),
+            ],
         )
 
     def _refuse_existing(self, runtime: LinkRuntime, topic: str) -> None:
@@ -252,6 +265,11 @@ class MirrorChanges(ServiceBase):
                     )
             if not dry_run:
                 await runtime.bring_up.delete(topic, topic_too=len(actions) > 1, force=force)
+        if not ended and topic_settings(self._image.links[link].options).rules.takes(topic):
+            told = [
+                *told,
+                f"topics_include of link {link} takes topic {topic} again: name it in topics_exclude",
+            ]
         if not closed:
             return ChangeResult(dry_run=dry_run, actions=actions, warnings=told)
         warning = (
