@@ -21,6 +21,7 @@ from admin.operation import AdminOperation
 from admin.operations import all_operations
 from admin.samples import Snapshot
 from linker.cli.app import app as cli_app
+from linker.cli.link_file import LinkEntry, MirrorEntry
 from linker.config.file import SECTIONS, section_keys
 from linker.config.store_section import STORE_SSL_PROPERTIES
 from wire.client.properties import (
@@ -120,9 +121,10 @@ def cli() -> str:
     walk(root, "linker")
     rows = [option(shared[name]) for name in ("output", "dry_run", "admin_url", "token_file")]
     intro = (
-        "Every command except `run`, `demo`, `store` and `doctor --config` is a client of the [admin API](api.md). Exit "
-        "codes: 0 done, 1 failed (one line why on stderr), 2 wrong use, 130 the watching of a promote, "
-        "failover or demote was ended by Ctrl-C (it goes on). Progress and notes go to stderr, answers to stdout."
+        "Every command except `run`, `demo`, `store`, `convert` and `doctor --config` is a client of the "
+        "[admin API](api.md). Exit codes: 0 done, 1 failed (one line why on stderr), 2 wrong use, 3 `apply --dry-run` has "
+        "changes to make, 130 the watching of a promote, failover or demote was ended by Ctrl-C (it goes on). Progress and "
+        "notes go to stderr, answers to stdout."
     )
     common_options = (
         "Options of all commands that ask the admin API (`--dry-run` where it is said); the token itself may be in "
@@ -136,7 +138,32 @@ def cli() -> str:
         table(("option", "meaning"), rows),
         demo,
         *parts,
+        *link_file(),
     )
+
+
+def link_file() -> Iterable[str]:
+    """The keys of the file that `linker apply` takes."""
+    yield "## The link file"
+    yield "A YAML file, see [links as a file](../link-file.md). It has one key, `links`: a list."
+    for model in (LinkEntry, MirrorEntry):
+        yield f"### {model.__name__}"
+        yield " ".join((model.__doc__ or "").split())
+        yield table(
+            ("key", "default", "meaning"),
+            [
+                (
+                    f"`{name}`",
+                    "required"
+                    if one.is_required()
+                    else "none"
+                    if name in ("options", "mirrors")
+                    else _default(one.default),
+                    one.description or "",
+                )
+                for name, one in model.model_fields.items()
+            ],
+        )
 
 
 # --- admin API

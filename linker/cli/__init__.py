@@ -2,8 +2,11 @@
 
 - `acl`: `linker acl ...`
 - `acl_tables`: rights, quotas and users as tables for people
+- `apply`: `linker apply` and `linker export`: links as a file
+- `apply_steps`: carrying out the steps of a link file, and what came of each
 - `app`: the command tree, and the commands that stand at its root
 - `controller`: `linker controller ...`
+- `convert`: `linker convert ...`: files of other tools as link files; asks nobody
 - `departing`: following a sidecar that drains or leaves: a line that is redrawn on a terminal, lines elsewhere; on
   stderr
 - `entry`: entry point of the console script: runs the app and turns every failure into one line and an exit code
@@ -13,10 +16,16 @@
 - `follow`: following something until it is over: lines for logs and pipes, a redrawn line, or a screen; all on stderr
 - `group`: `linker group ...`
 - `group_tables`: groups as tables for people
+- `java_properties`: properties files as Java reads them
 - `layout`: how wide text is laid out for a terminal: which columns give way, where cells are wrapped, and blocks
   where no table fits
 - `link`: `linker link ...`
+- `link_export`: links as the text of a link file, without secrets
+- `link_file`: the link file: its keys, and reading it; each mistake is one line with its place
+- `link_plan`: the difference between a link file and the links that are there, as a list of steps
 - `mirror`: `linker mirror ...`
+- `mirrormaker`: properties of MirrorMaker 2 as entries of a link file, with comments
+- `mirrormaker_reasons`: its keys that have no counterpart, and why none is needed
 - `options`: options that many commands share, and how they become a client and an output format
 - `output`: how answers are printed: aligned tables, JSON or YAML on stdout, notes on stderr
 - `promote_progress`: following a promote or a failover until it is over, and its exit code

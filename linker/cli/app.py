@@ -10,7 +10,20 @@ import typer
 
 import linker
 from linker import __version__
-from linker.cli import acl, controller, group, link, mirror, sidecar, store, tables, validate, verdict
+from linker.cli import (
+    acl,
+    apply,
+    controller,
+    convert,
+    group,
+    link,
+    mirror,
+    sidecar,
+    store,
+    tables,
+    validate,
+    verdict,
+)
 from linker.cli.examine import examine
 from linker.cli.options import (
     Asking,
@@ -37,6 +50,7 @@ app.add_typer(acl.app, name="acl")
 app.add_typer(sidecar.app, name="sidecar")
 app.add_typer(controller.app, name="controller")
 app.add_typer(store.app, name="store")
+app.add_typer(convert.app, name="convert")
 app.add_typer(validate.app, name="validate")
 
 
@@ -76,6 +90,10 @@ def demo(context: typer.Context) -> None:
     import lab.demo.demo as scenario
 
     raise typer.Exit(scenario.main(context.args))
+
+
+app.command("apply")(apply.apply)
+app.command("export")(apply.export)
 
 
 @asking(app, "status")
