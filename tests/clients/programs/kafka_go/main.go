@@ -179,8 +179,12 @@ func (c *client) partition(ended context.Context, generation *kafka.Generation, 
 	topic := c.text("topic")
 	reader := kafka.NewReader(kafka.ReaderConfig{
 		Brokers: c.brokers(), Topic: topic, Partition: partition,
-		Dialer:  &kafka.Dialer{ClientID: c.text("name"), Timeout: 10 * time.Second},
-		MaxWait: 100 * time.Millisecond,
+		Dialer: &kafka.Dialer{ClientID: c.text("name"), Timeout: 10 * time.Second},
+		// Its deadline for an answer, too: with 100 ms, brokers of a machine that is busy answered hundreds of fetches too late.
+		MaxWait: 2 * time.Second,
+		ErrorLogger: kafka.LoggerFunc(func(text string, more ...any) {
+			fmt.Fprintf(os.Stderr, time.Now().UTC().Format("15:04:05.000 ")+text+"\n", more...)
+		}),
 	})
 	defer reader.Close()
 	if err := reader.SetOffset(offset); err != nil {
