@@ -5,12 +5,12 @@
 - `discovery`: one look at the source's groups, their members and topics, and the changes that follow for the link
 - `excluded`: groups of the source that the patterns leave out although they read mirrored topics: reported, never
   touched
-- `gate_keeper`: every call of one group's gate, and its offsets at both clusters
+- `gate_keeper`: one mirrored group: its running state, every call of its gate, its offsets at both clusters
 - `gates/`: gates: our members and transactions in a target group, which keep its consumers waiting
 - `group_book`: the durable state of a link's groups: read here, changed through the link controller
 - `group_ids`: group ids that cannot be kept, and the reason
 - `group_reader`: group lists, members and committed offsets of one cluster, read from the coordinators
-- `group_run`: the running state of one group in this process: gate, offsets of both sides, members
+- `group_run`: the running state of a group as others read it: gate, offsets of both sides, members
 - `group_steps`: one group's way through its phases: gate, promote, demote
 - `left_out`: commits that the target cannot have: the partition is gone, or the text beside the offset is too long
 - `manager`: all groups of one link on the link controller: the beats of discovery and of gate renewal

@@ -28,10 +28,10 @@ POSITIONS_TIMEOUT = 3.0  # after the members have partitions: some are read else
 class OpeningCheck:
     """Watches one group after its opening, and records the result."""
 
-    def __init__(self, tools: Tools, keeper: GateKeeper, name: str) -> None:
+    def __init__(self, tools: Tools, keeper: GateKeeper) -> None:
         self._tools = tools
         self._keeper = keeper
-        self._name = name
+        self._name = keeper.name
 
     async def confirm(
         self,

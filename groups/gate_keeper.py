@@ -1,4 +1,4 @@
-"""Every call of one group's gate, and its offsets at both clusters.
+"""One mirrored group: its running state, every call of its gate, and its offsets at both clusters.
 
 All calls of a gate are made here, under the run's lock, after another look at the group's state in the store.
 """
@@ -40,16 +40,12 @@ class Unstable(LinkerError):
     """Offsets of the group are in an open transaction. The cluster has answered, so it is reachable."""
 
 
-class GateKeeper:
-    """The gate of one group."""
+class GateKeeper(GroupRun):
+    """One mirrored group in this process: its state, its lock and its gate. Made once, by the manager."""
 
-    def __init__(self, tools: Tools, run: GroupRun) -> None:
+    def __init__(self, tools: Tools, name: str) -> None:
+        super().__init__(name)
         self._tools = tools
-        self._run = run
-
-    @property
-    def _name(self) -> str:
-        return self._run.name
 
     @property
     def _book(self) -> GroupBook:
@@ -58,19 +54,18 @@ class GateKeeper:
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
         """One call of the gate at a time; a lost gate is dropped before the next call."""
-        run = self._run
-        async with run.lock:
+        async with self.lock:
             try:
                 yield
             except GateLost:
                 self.drop()
-                run.target = None  # its members may have committed
+                self.target = None  # its members may have committed
                 raise
 
     def drop(self) -> None:
         """Forget the gate."""
-        self._run.gate = None
-        self._run.covered, self._run.covered_for = frozenset(), None
+        self.gate = None
+        self.covered, self.covered_for = frozenset(), None
 
     # --- held --------------------------------------------------------------------------------------------------------
 
@@ -80,25 +75,24 @@ class GateKeeper:
         Returns False, with nothing done, if the group has changed since the decision: no longer mirrored, let go, in
         another phase.
         """
-        run = self._run
-        if run.source is None and not _stands(group):
+        if self.source is None and not _stands(group):
             await self._learn(group)
         async with self._tools.closing, self._alone():
-            known = self._book.get(self._name)
+            known = self._book.get(self.name)
             if known is None or (known.phase, known.gate) != (group.phase, group.gate):
                 return False
             assignment, reads = self._assignment(known), self._reads(known)
-            gate = run.gate
+            gate = self.gate
             if gate is None:
                 record = known.gate_state
                 if record is None or record.kind is not known.gate or record.stage is GateStage.OPEN:
-                    record = self._tools.gates.plan(known, run.source_view)
+                    record = self._tools.gates.plan(known, self.source_view)
                 gate = self._tools.gates.build(record, self._book.save_gate)
             closed = await gate.close(assignment)
-            run.gate = gate
-            run.covered = frozenset(assignment)
-            run.covered_for = reads
-            known = self._book.get(self._name)
+            self.gate = gate
+            self.covered = frozenset(assignment)
+            self.covered_for = reads
+            known = self._book.get(self.name)
             if known is not None and known.gate_state != closed:
                 await self._book.save_gate(closed)
         return True
@@ -115,28 +109,28 @@ class GateKeeper:
         except LinkerError as error:
             if group.phase not in HELD_GROUPS:
                 raise
-            self._run.sync_trouble = str(error)
+            self.sync_trouble = str(error)
             log.warning("link %s: %s; it is held all the same", self._book.link, error)
 
     def uncovered(self, group: MirrorGroup) -> bool:
         """Whether the group may read partitions that its gate does not hold. Evaluated for every group in every round."""
-        run, reads = self._run, self._reads(group)
-        if run.gate is None or run.covered_for == reads:
+        reads = self._reads(group)
+        if self.gate is None or self.covered_for == reads:
             return False
-        if not run.covered >= self._assignment(group).keys():
+        if not self.covered >= self._assignment(group).keys():
             return True
-        run.covered_for = reads  # so that the next round need not compare
+        self.covered_for = reads  # so that the next round need not compare
         return False
 
     def _reads(self, group: MirrorGroup) -> tuple[object, ...]:
         """A key that changes when `_assignment` may have grown."""
         sizes = tuple(map(self._tools.partitions, group.topics))
-        return group.topics, group.unmirrored, sizes, len(self._run.source or ())
+        return group.topics, group.unmirrored, sizes, len(self.source or ())
 
     def _assignment(self, group: MirrorGroup) -> dict[TopicPartition, int]:
         """Every partition that the group may read. Partitions of topics that are not mirrored are held too, if the
         source names them: the target may have topics of that name."""
-        source = self._run.source or {}
+        source = self.source or {}
         covered = {
             TopicPartition(topic, partition): NO_OFFSET
             for topic in group.topics
@@ -157,7 +151,7 @@ class GateKeeper:
     async def renew(self) -> None:
         """Raises as Gate.renew."""
         async with self._alone():
-            gate = self._run.gate
+            gate = self.gate
             if gate is not None and gate.record.stage is GateStage.HELD:
                 await gate.renew()
 
@@ -171,12 +165,11 @@ class GateKeeper:
         act on the records of the release. If the release fails, the gate stays and is renewed until a later attempt
         succeeds.
         """
-        run = self._run
         async with self._alone():
-            group = self._book.get(self._name)
+            group = self._book.get(self.name)
             if group is None or not still(group):
                 return False
-            gate = run.gate or self._left_behind(group)
+            gate = self.gate or self._left_behind(group)
             if gate is not None:
                 await gate.release()
             self.drop()
@@ -198,22 +191,21 @@ class GateKeeper:
 
         Only while the group is in one of `phases`: offsets read before the final sync must not be written after it.
         """
-        run = self._run
-        if run.target is None:
+        if self.target is None:
             await self.read_target()
         async with self._alone():
-            group, target = self._book.get(self._name), run.target
+            group, target = self._book.get(self.name), self.target
             if group is None or group.phase not in phases or target is None:
                 return 0
-            if run.gate is None:
-                raise LinkerError(f"group {shown_id(self._name)} is not held yet")
-            if (committed := await self._commit_through(run.gate, wanted, target)) is not None:
+            if self.gate is None:
+                raise LinkerError(f"group {shown_id(self.name)} is not held yet")
+            if (committed := await self._commit_through(self.gate, wanted, target)) is not None:
                 return committed
         members = [
             one for one in (await self.look(self._tools.target)).members if not is_gate(one.member_id, group)
         ]
         raise HeldUp(
-            f"group {shown_id(self._name)}: its offsets are committed on the target when it is opened, not before: "
+            f"group {shown_id(self.name)}: its offsets are committed on the target when it is opened, not before: "
             f"{who(tuple(members)) or 'somebody'} is in it there, and its gate's member is not"
         )
 
@@ -221,10 +213,10 @@ class GateKeeper:
         self, gate: Gate, wanted: Offsets, target: dict[TopicPartition, Committed]
     ) -> int | None:
         """As `commit`; None if nothing was taken. A text that the target refuses is dropped, its offset is kept."""
-        run, committed = self._run, 0
+        committed = 0
         while True:
-            run.wanted = run.left_out.fitting(wanted)
-            changes = to_commit(run.wanted, target)
+            self.wanted = self.left_out.fitting(wanted)
+            changes = to_commit(self.wanted, target)
             try:
                 taken = not changes or await gate.commit(
                     {tp: with_metadata(commit) for tp, commit in changes.items()}
@@ -233,7 +225,7 @@ class GateKeeper:
                 done = {tp: one for tp, one in changes.items() if tp not in error.failed}
                 target.update(done)
                 committed += len(done)
-                if not run.left_out.learn_texts(changes, error.codes):
+                if not self.left_out.learn_texts(changes, error.codes):
                     raise
                 continue
             if not taken:
@@ -244,12 +236,11 @@ class GateKeeper:
     async def open(self, final: Offsets) -> bool:
         """Publish and let the clients in, from whatever stage the gate is at. Raises as Gate.open. False if the gate
         was lost."""
-        run = self._run
         async with self._alone():
-            group = self._book.get(self._name)
-            gate = run.gate
+            group = self._book.get(self.name)
+            gate = self.gate
             if gate is None and group is not None and group.gate_state is not None:
-                gate = run.gate = self._tools.gates.build(group.gate_state, self._book.save_gate)
+                gate = self.gate = self._tools.gates.build(group.gate_state, self._book.save_gate)
             opened = gate is not None and gate.record.stage is not GateStage.PLANNED
             if gate is not None and opened:
                 await self._open(gate, group, final)
@@ -260,7 +251,7 @@ class GateKeeper:
 
     async def _open(self, gate: Gate, group: MirrorGroup | None, final: Offsets) -> None:
         try:
-            if group is not None and gate.record.stage is GateStage.HELD and not self._run.covered:
+            if group is not None and gate.record.stage is GateStage.HELD and not self.covered:
                 await self._take_over(gate, group, final)
             await gate.open({tp: with_metadata(commit) for tp, commit in final.items()})
         except GateLost as error:
@@ -281,7 +272,7 @@ class GateKeeper:
             raise GateLost(
                 group.group, group.gate, LostReason.SOMEBODY_ELSE, str(error), members=error.members
             ) from error
-        self._run.covered = frozenset(assignment)
+        self.covered = frozenset(assignment)
 
     async def see_final(self, final: Offsets) -> None:
         """Without a gate: check that the target has the final offsets, or that its members are past them. Otherwise
@@ -292,52 +283,52 @@ class GateKeeper:
         view = await self.look(self._tools.target)
         if not view.empty:
             raise LinkerError(
-                f"group {shown_id(self._name)}: its gate was lost before its last offsets were published, and they cannot "
+                f"group {shown_id(self.name)}: its gate was lost before its last offsets were published, and they cannot "
                 f"be committed on the target while {who(view.members) or view.state} is in it there: behind by "
                 f"{some(left)}. Stop these members and start them again when this has ended; if they stay they read "
                 "these records again, and this ends when their commits are past them"
             )
         refused = await self._tools.target.commit_empty(
-            self._name, {tp: final[tp] for tp in left}, timeout=CALL_TIMEOUT
+            self.name, {tp: final[tp] for tp in left}, timeout=CALL_TIMEOUT
         )
-        self._run.left_out.gone(refused, NOT_ON_TARGET)
-        if left := behind_by(self._run.left_out.fitting(final), await self.read_target()):
+        self.left_out.gone(refused, NOT_ON_TARGET)
+        if left := behind_by(self.left_out.fitting(final), await self.read_target()):
             raise LinkerError(
-                f"group {shown_id(self._name)}: the target does not have its last offsets: behind by {some(left)}"
+                f"group {shown_id(self.name)}: the target does not have its last offsets: behind by {some(left)}"
             )
 
     async def read_source(self, *, stable: bool = False) -> Mapping[TopicPartition, Committed]:
         """Raises Unstable, and LinkerError if the source does not answer."""
-        what = f"the offsets of group {shown_id(self._name)} cannot be read at the source"
+        what = f"the offsets of group {shown_id(self.name)} cannot be read at the source"
         async with _in_time(what):
-            answer = await self._tools.source.offsets([self._name], timeout=CALL_TIMEOUT, stable=stable)
-        if self._name in answer.failed:
-            raise LinkerError(f"{what}: {answer.failed[self._name]}")
-        if self._name in answer.unstable:
-            raise Unstable(f"{what}: {answer.unstable[self._name]}")
-        self._run.source = answer.found[self._name]
-        return answer.found[self._name]
+            answer = await self._tools.source.offsets([self.name], timeout=CALL_TIMEOUT, stable=stable)
+        if self.name in answer.failed:
+            raise LinkerError(f"{what}: {answer.failed[self.name]}")
+        if self.name in answer.unstable:
+            raise Unstable(f"{what}: {answer.unstable[self.name]}")
+        self.source = answer.found[self.name]
+        return answer.found[self.name]
 
     async def read_target(self) -> dict[TopicPartition, Committed]:
-        answer = await self._tools.target.offsets([self._name], timeout=CALL_TIMEOUT)
-        if self._name in answer.failed:
+        answer = await self._tools.target.offsets([self.name], timeout=CALL_TIMEOUT)
+        if self.name in answer.failed:
             raise LinkerError(
-                f"the offsets of group {shown_id(self._name)} cannot be read on the target: {answer.failed[self._name]}"
+                f"the offsets of group {shown_id(self.name)} cannot be read on the target: {answer.failed[self.name]}"
             )
-        self._run.target = dict(answer.found[self._name])
-        return self._run.target
+        self.target = dict(answer.found[self.name])
+        return self.target
 
     async def look(self, reader: GroupReader) -> GroupView:
         """Describe the group at one of the clusters."""
-        what = f"group {shown_id(self._name)} cannot be described"
+        what = f"group {shown_id(self.name)} cannot be described"
         if reader is self._tools.source:
             async with _in_time(what):
-                views, failed = await reader.describe([self._name], timeout=CALL_TIMEOUT)
+                views, failed = await reader.describe([self.name], timeout=CALL_TIMEOUT)
         else:
-            views, failed = await reader.describe([self._name], timeout=CALL_TIMEOUT)
-        if self._name in failed:
-            raise LinkerError(f"{what}: {failed[self._name]}")
-        return views[self._name]
+            views, failed = await reader.describe([self.name], timeout=CALL_TIMEOUT)
+        if self.name in failed:
+            raise LinkerError(f"{what}: {failed[self.name]}")
+        return views[self.name]
 
 
 def _stands(group: MirrorGroup) -> bool:

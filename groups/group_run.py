@@ -17,7 +17,7 @@ from wire.frames.types import TopicPartition
 
 @dataclass(slots=True)
 class GroupRun:
-    """The running side of a mirrored group."""
+    """The running side of a mirrored group, as others read it; `gate_keeper.GateKeeper` changes it."""
 
     name: str
     #: Held for every call of the gate: one at a time.

@@ -25,7 +25,7 @@ from groups.gate_keeper import CALL_TIMEOUT, GateKeeper, HeldUp, is_gate
 from groups.gates import CommitFailed, GateLost, GateRefused, GroupActive, LostReason
 from groups.group_book import GroupBook, group_offsets, joined
 from groups.group_reader import GroupReader
-from groups.group_run import GroupRun, some, who
+from groups.group_run import some, who
 from groups.left_out import NO_PARTITION, NOT_MIRRORED, LeftOut
 from groups.source_patience import GaveUp, SourcePatience
 from groups.tools import Tools
@@ -43,17 +43,16 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 class GroupSteps:
     """Takes the steps of one group."""
 
-    def __init__(self, tools: Tools, run: GroupRun) -> None:
+    def __init__(self, tools: Tools, keeper: GateKeeper) -> None:
         self._tools = tools
-        self._run = run
-        self._keeper = GateKeeper(tools, run)
+        self._keeper = keeper
         self._began_here = False  # the opening: not taken over from another process
-        self._opening_check = OpeningCheck(tools, self._keeper, run.name)
-        self._source = SourcePatience(tools.book, run)
+        self._opening_check = OpeningCheck(tools, keeper)
+        self._source = SourcePatience(tools.book, keeper)
 
     @property
     def _name(self) -> str:
-        return self._run.name
+        return self._keeper.name
 
     @property
     def _book(self) -> GroupBook:
@@ -62,7 +61,7 @@ class GroupSteps:
     async def tend(self) -> None:
         """Take steps until the group rests: gated, promoted, refused or failed. A step that a cluster refuses is
         retried."""
-        run, backoff = self._run, Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        run, backoff = self._keeper, Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         failed: str | None = None
         while (group := self._book.get(self._name)) is not None and (step := self._step(group)) is not None:
             try:
@@ -99,7 +98,7 @@ class GroupSteps:
             case GroupPhase.DISCOVERED:
                 return self._gate
             case GroupPhase.GATED:
-                return self._attach if self._run.gate is None else None
+                return self._attach if self._keeper.gate is None else None
             case GroupPhase.DRAINING:
                 return self._drain
             case GroupPhase.FINAL_SYNC:
@@ -129,7 +128,7 @@ class GroupSteps:
             await self._book.step(self._name, GroupPhase.REFUSED, reason=reason, gate_state=None)
             self._keeper.drop()
             return
-        gate = self._run.gate
+        gate = self._keeper.gate
         await self._book.step(
             self._name, GroupPhase.GATED, reason=None, gate_state=None if gate is None else gate.record
         )
@@ -178,7 +177,7 @@ class GroupSteps:
 
     async def _ensure_held(self, group: MirrorGroup) -> bool:
         """False if the group has changed meanwhile."""
-        if self._run.gate is not None:
+        if self._keeper.gate is not None:
             return True
         try:
             return await self._keeper.hold(group)
@@ -189,7 +188,7 @@ class GroupSteps:
     async def _wait_empty(self, group: MirrorGroup, reader: GroupReader, where: str) -> GroupView:
         """Wait until the group has no member but our gate's; at the source, or until a promote need not wait for that
         any more. GaveUp when the move's time is over."""
-        run = self._run
+        run = self._keeper
         while True:
             view = await self._keeper.look(reader)
             if reader is self._tools.source:
@@ -225,7 +224,7 @@ class GroupSteps:
         if last is None:
             last, reason = self._source.newest(group, await self._keeper.read_target())
         wanted = await self._wanted(group, last)
-        left_out = self._run.left_out
+        left_out = self._keeper.left_out
         try:
             await self._keeper.commit(wanted)
         except HeldUp as error:
@@ -258,16 +257,16 @@ class GroupSteps:
         found = await self._source.ask(group, lambda: exact(mirrored, timeout=CALL_TIMEOUT))
         if found is None:
             found = await exact(mirrored, timeout=CALL_TIMEOUT, ask_source=False)
-        self._run.left_out.gone((), NOT_MIRRORED)  # by now the source has named its partitions
-        self._run.left_out.gone(found.gone)
-        return self._run.left_out.fitting(wanted_offsets(last, group.topics, found.bounds))
+        self._keeper.left_out.gone((), NOT_MIRRORED)  # by now the source has named its partitions
+        self._keeper.left_out.gone(found.gone)
+        return self._keeper.left_out.fitting(wanted_offsets(last, group.topics, found.bounds))
 
     async def _open(self, group: MirrorGroup) -> None:
         """OPENING -> PROMOTED."""
         final: Mapping[TopicPartition, Committed] = {
             one.tp: Committed(one.offset, one.metadata) for one in group.offsets
         }
-        final = self._run.left_out.fitting(final)
+        final = self._keeper.left_out.fitting(final)
         if not self._began_here:
             final = not_behind(final, await self._keeper.read_target())
         with self._tools.first_fetches(final) as began_at:
@@ -292,7 +291,7 @@ class GroupSteps:
         try:
             return await self._keeper.open(final)
         except CommitFailed as error:
-            left_out = self._run.left_out
+            left_out = self._keeper.left_out
             if left_out.refused_again(error.codes) and (without := left_out.said(final)) is not None:
                 group = self._book.get(self._name)
                 reason = None if group is None else group.reason
@@ -310,7 +309,7 @@ class GroupSteps:
 
     async def _demote(self, group: MirrorGroup) -> None:
         """DEMOTING -> DEMOTED: hold it on the target again, return its offsets."""
-        run = self._run
+        run = self._keeper
         self._see_way_back(group)
         if run.gate is None:
             record = group.gate_state

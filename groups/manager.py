@@ -21,7 +21,6 @@ from groups.discovery import Look, discover, known, look
 from groups.excluded import Excluded, ExcludedGroups
 from groups.gate_keeper import GateKeeper
 from groups.gates import GateLost
-from groups.group_run import GroupRun
 from groups.group_steps import GroupSteps
 from groups.offset_sync import OffsetSync, SyncStats
 from groups.settings import DISCOVERY_INTERVAL, GroupSettings
@@ -54,7 +53,7 @@ class GroupManager:
         self.settings = settings
         self._consumer_protocol = consumer_protocol
         self._source_known = source_known
-        self.runs: dict[str, GroupRun] = {}
+        self.runs: dict[str, GateKeeper] = {}
         #: Why the source's groups are not known, or not all of them; None if they are.
         self.trouble: str | None = None
         #: Groups of the source whose ids cannot be kept, and why not.
@@ -128,11 +127,11 @@ class GroupManager:
             if isinstance(error, BaseException):
                 log.warning("link %s: a gate was not released and opens by itself: %s", self.link, error)
 
-    async def _release(self, run: GroupRun) -> None:
+    async def _release(self, run: GateKeeper) -> None:
         async def nothing() -> None:
             """The link goes, and its groups with it."""
 
-        await GateKeeper(self._tools, run).release(nothing, still=lambda _: True)
+        await run.release(nothing, still=lambda _: True)
 
     def hold_again(self) -> None:
         """The link was not deleted after all."""
@@ -162,13 +161,20 @@ class GroupManager:
 
     def _follow(self, groups: Iterable[MirrorGroup]) -> None:
         for group in groups:
-            run = self.runs.setdefault(group.group, GroupRun(group.group))
+            run = self._run_of(group.group)
             if group.phase in (GroupPhase.DISCOVERED, GroupPhase.DEMOTED, *UNDER_WAY) or (
                 group.phase is GroupPhase.GATED and run.gate is None
             ):
                 self._tend(run)
 
-    def _tend(self, run: GroupRun) -> None:
+    def _run_of(self, name: str) -> GateKeeper:
+        """The one object of a group; made when it is first heard of."""
+        run = self.runs.get(name)
+        if run is None:
+            run = self.runs[name] = GateKeeper(self._tools, name)
+        return run
+
+    def _tend(self, run: GateKeeper) -> None:
         if not self._running or (run.task is not None and not run.task.done()):
             return
         run.task = self._spawn(GroupSteps(self._tools, run).tend(), f"group {shown_id(run.name)}")
@@ -264,7 +270,7 @@ class GroupManager:
     async def _forget(self, name: str) -> None:
         """Release a group that is no longer to be mirrored, then remove it from the state."""
         book = self._tools.book
-        run = self.runs.setdefault(name, GroupRun(name))
+        run = self._run_of(name)
         if run.leaving:
             return
 
@@ -273,7 +279,7 @@ class GroupManager:
 
         run.leaving = True
         try:
-            await GateKeeper(self._tools, run).release(
+            await run.release(
                 forgotten, still=lambda _: bool(group_decisions.forget(book.image, book.link, name))
             )
         except LinkerError as error:
@@ -296,16 +302,16 @@ class GroupManager:
             if due and (run.renewing is None or run.renewing.done()):
                 run.renewing = self._spawn(self._renew(run), f"renewal of group {shown_id(run.name)}")
 
-    async def _renew(self, run: GroupRun) -> None:
+    async def _renew(self, run: GateKeeper) -> None:
         try:
-            await GateKeeper(self._tools, run).renew()
+            await run.renew()
             run.renewal_trouble = None
         except GateLost as error:
             await self._lost(run, error)
         except (LinkerError, TimeoutError) as error:
             run.renewal_trouble = f"its gate could not be renewed: {error}"
 
-    async def _lost(self, run: GroupRun, error: GateLost) -> None:
+    async def _lost(self, run: GateKeeper, error: GateLost) -> None:
         self.stats.gates_lost += 1
         try:
             await GroupSteps(self._tools, run).lost(error)

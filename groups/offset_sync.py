@@ -13,7 +13,6 @@ from controller.judge.group_offsets import Offsets, wanted_offsets
 from controller.state import MirrorGroup
 from groups.gate_keeper import GateKeeper, HeldUp
 from groups.gates import GateLost
-from groups.group_run import GroupRun
 from groups.left_out import NOT_MIRRORED
 from groups.tools import Tools
 from wire.errors import LinkerError
@@ -47,9 +46,9 @@ class OffsetSync:
         self,
         tools: Tools,
         interval: float,
-        runs: Mapping[str, GroupRun],
+        runs: Mapping[str, GateKeeper],
         stats: SyncStats,
-        lost: Callable[[GroupRun, GateLost], Awaitable[None]],
+        lost: Callable[[GateKeeper, GateLost], Awaitable[None]],
     ) -> None:
         self._tools = tools
         self._runs = runs
@@ -113,7 +112,7 @@ class OffsetSync:
                 continue
             run.wanted = wanted
             same = all(run.target.get(tp) == commit for tp, commit in wanted.items())
-            if same and not GateKeeper(tools, run).uncovered(group):
+            if same and not run.uncovered(group):
                 run.synced_at, run.sync_trouble = read_at, None
             else:
                 work.append((group, run, wanted))
@@ -139,12 +138,11 @@ class OffsetSync:
                     stale.add(tp)
         return frozenset(stale)
 
-    async def _sync_one(self, group: MirrorGroup, run: GroupRun, wanted: Offsets, read_at: float) -> None:
-        keeper = GateKeeper(self._tools, run)
+    async def _sync_one(self, group: MirrorGroup, run: GateKeeper, wanted: Offsets, read_at: float) -> None:
         try:
-            if keeper.uncovered(group):
-                await keeper.hold(group)
-            committed = await keeper.commit(wanted, _SYNCED)
+            if run.uncovered(group):
+                await run.hold(group)
+            committed = await run.commit(wanted, _SYNCED)
         except GateLost as error:
             await self._lost(run, error)
             return

@@ -12,7 +12,6 @@ from controller.groups import GateKind
 from controller.state import GroupPolicy
 from groups.gate_keeper import GateKeeper
 from groups.gates import GroupMember
-from groups.group_run import GroupRun
 from groups.tools import Tools
 from wire.errors import LinkerError
 from wire.shown_id import shown_id
@@ -25,11 +24,11 @@ READ_TIMEOUT = 10.0
 class TargetChecks:
     """Looks at groups on the target, and takes the steps that follow."""
 
-    def __init__(self, tools: Tools, runs: Mapping[str, GroupRun]) -> None:
+    def __init__(self, tools: Tools, runs: Mapping[str, GateKeeper]) -> None:
         self._tools = tools
         self._runs = runs
 
-    async def hold_otherwise(self, run: GroupRun, kind: GateKind) -> None:
+    async def hold_otherwise(self, run: GateKeeper, kind: GateKind) -> None:
         """Replace a gate of the wrong kind: members have shown an assignor that it does not go with."""
         if run.gate is None or run.leaving:
             return
@@ -57,7 +56,7 @@ class TargetChecks:
             log.info(
                 "link %s: group %s needs another gate: %s", self._tools.book.link, shown_id(run.name), kind
             )
-            await GateKeeper(self._tools, run).release(
+            await run.release(
                 planned, still=lambda now: now.phase is GroupPhase.GATED and now.gate is not kind
             )
         except LinkerError as error:
@@ -70,7 +69,7 @@ class TargetChecks:
         finally:
             run.leaving = False
 
-    def _keeps_its_gate(self, run: GroupRun, kind: GateKind, why: str) -> None:
+    def _keeps_its_gate(self, run: GateKeeper, kind: GateKind, why: str) -> None:
         text = f"it should be held by {kind} and keeps its gate, because {why}"
         if run.gate_trouble != text:
             log.warning("link %s: group %s: %s", self._tools.book.link, shown_id(run.name), text)
@@ -140,7 +139,7 @@ class TargetChecks:
             )
 
 
-def _waiting(run: GroupRun, members: Sequence[GroupMember]) -> bool:
+def _waiting(run: GateKeeper, members: Sequence[GroupMember]) -> bool:
     """Whether the group has a member on the target beside our gate."""
     gate = None if run.gate is None else run.gate.record
     ours = {

@@ -219,7 +219,7 @@ async def test_a_source_that_does_not_even_refuse_is_given_up_in_time(
         monkeypatch.setattr(gate_keeper, "CALL_TIMEOUT", 0.1)
         rig.tools.source.offsets = silent  # type: ignore[method-assign, assignment]
         rig.tools.source.describe = silent  # type: ignore[method-assign, assignment]
-        group_keeper = gate_keeper.GateKeeper(rig.tools, rig.run_of("g"))
+        group_keeper = rig.run_of("g")
         async with asyncio.timeout(3):
             with pytest.raises(LinkerError, match=r"read at the source: no answer within 0\.1 s"):
                 await group_keeper.read_source()

@@ -18,10 +18,10 @@ from controller.state import GroupPolicy, MirrorGroup, MirrorTopic
 from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
 from groups.bounds import TargetBounds
+from groups.gate_keeper import GateKeeper
 from groups.gates import Coordinators, GateSettings
 from groups.group_book import GroupBook
 from groups.group_reader import GroupReader
-from groups.group_run import GroupRun
 from groups.manager import GroupManager
 from groups.settings import GroupSettings
 from groups.tools import TargetGates, Tools
@@ -207,7 +207,7 @@ class Rig:
     def group(self, name: str) -> MirrorGroup:
         return self.controller.image.groups[LINK, name]
 
-    def run_of(self, name: str) -> GroupRun:
+    def run_of(self, name: str) -> GateKeeper:
         return self.manager.runs[name]
 
     async def until(self, what: str, condition: Callable[[], bool], timeout: float = 10.0) -> None:
