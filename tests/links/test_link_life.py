@@ -80,7 +80,7 @@ async def a_sidecar(files: Path | None = None, **links: dict[str, str]) -> Async
         cluster=SimpleNamespace(cluster_id="target"),
     )
     hub = SimpleNamespace(first_fetches=SimpleNamespace(watch=None))
-    router: Any = SimpleNamespace(hub=hub, stats=RouterStats())
+    router: Any = SimpleNamespace(hub=hub, stats=RouterStats(), unfence=lambda tps: None)
     broker: Any = SimpleNamespace(
         membership=target, router=router, copies=MirrorDirectory(), link_brokers=lambda: frozenset({900})
     )
