@@ -69,7 +69,7 @@ class FleetRunner:
         self._resigns: asyncio.Future[str] | None = None
         #: Whether this sidecar, if another one can, should rather not be the link controller.
         self.stand_aside: Callable[[], bool] = lambda: False
-        self._pause = settings.retry_first
+        self._backoff = Backoff(settings.retry_first, settings.retry_max)
         #: Why this sidecar is not part of the fleet; None when it is.
         self.trouble: str | None = "the fleet was not joined yet"
         #: Why this sidecar lost the seat, or could not take it; None while it is part of a fleet.
@@ -204,8 +204,7 @@ class FleetRunner:
                 self._note("the link controller does not take connections")
             except LinkerError as error:
                 self._note(str(error))
-            await self._look_again(seat, self._pause)
-            self._pause = min(self._pause * 2, self._settings.retry_max)
+            await self._look_again(seat, self._backoff.next())
 
     async def _reach(self, seat: Seat) -> MemberChannel | None:
         """A channel to the head; None if another one is to be followed by now. One that stands still takes
@@ -238,7 +237,8 @@ class FleetRunner:
             channel.close("the member's session is over")
             if self._clock() - began > self._settings.retry_max:
                 # Else it is one attempt of many, at a sidecar that is not the head any more.
-                self._pause, self._noted = self._settings.retry_first, None
+                self._noted = None
+                self._backoff.reset()
 
     async def _ends_under(self, seat: Seat | None, work: asyncio.Future[Any]) -> bool:
         """Wait for the end of work with the holder of the seat; False if this sidecar's role changes first, or another
