@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,10 +18,10 @@ from admin.models import (
     MirrorState,
     MirrorSummary,
     UpdateLinkRequest,
-    patterns,
 )
 from admin.validation_models import ContinuousValidationRequest
 from linker.cli.link_file import LinkEntry, LinkFile, MirrorEntry
+from linker.links.topic_options import topic_patterns
 from wire.client.secrets import redact
 
 #: Topics of one request: it is answered within the time that a request has.
@@ -177,20 +176,14 @@ def _fixed_settings(mirror: MirrorEntry, seen: SeenLink) -> tuple[str, ...]:
 
 
 def taken_by_pattern(options: LinkOptions, topic: str) -> bool:
-    """Whether the link mirrors the topic by itself, so that the file need not name it. A name that begins with `__` is taken
-    only if it is written as it is."""
-    include, exclude = (patterns(getattr(options, f"topics_{one}", "")) for one in ("include", "exclude"))
-    if topic.startswith("__"):
-        wanted = any(one.replace("\\", "") == topic for one in include)
-    else:
-        wanted = any(re.fullmatch(one, topic) for one in include)
-    return wanted and not any(re.fullmatch(one, topic) for one in exclude)
+    """Whether the link mirrors the topic by itself, so that the file need not name it."""
+    return topic_patterns(options.topics_include, options.topics_exclude).takes(topic)
 
 
 def _no_new_mirrors(seen: SeenLink) -> Iterator[Step]:
     """A link that is to be deleted must not mirror anew the topics whose mirrors are deleted before it."""
-    if told := getattr(seen.link.options, "topics_include", ""):
-        options = LinkOptionsUpdate.model_validate({"topics_include": ""})
+    if told := seen.link.options.topics_include:
+        options = LinkOptionsUpdate(topics_include="")
         differences = (f"topics_include: {told} -> ''",)
         yield Step(
             StepKind.UPDATE_LINK,

@@ -300,9 +300,6 @@ def _reason(flow: Flow, key: str) -> str | None:
 
 def _pattern(flow: Flow, options: dict[str, Any], option: str, key: str, expressions: Sequence[str]) -> None:
     text = ",".join(expressions)
-    if option not in LinkOptions.model_fields:
-        flow.say(key, f"{text}: this version mirrors topics by name only: add them to mirrors")
-        return
     if _accepted(option, text):
         options[option] = text
         return
@@ -313,7 +310,7 @@ def _pattern(flow: Flow, options: dict[str, Any], option: str, key: str, express
 
 
 def _interval(flow: Flow, options: dict[str, Any], option: str, key: str, seconds: str | None) -> None:
-    if seconds is None or option not in LinkOptions.model_fields:
+    if seconds is None:
         return
     for milliseconds in (int(seconds) * 1000 if seconds.isdigit() else 0, 3_600_000):
         if _accepted(option, milliseconds):

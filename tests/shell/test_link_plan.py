@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from admin.models import (
     CreateMirrorsRequest,
     Forwarding,
@@ -220,7 +218,6 @@ def test_nothing_is_deleted_unless_it_is_told() -> None:
     ]
 
 
-@pytest.mark.skipif("topics_include" not in LinkOptions.model_fields, reason="no topics by pattern")
 def test_topics_that_a_pattern_takes_are_the_links_own() -> None:
     options = {"topics_include": "ord.*,__app", "topics_exclude": "order-old"}
     seen = (there("orders", "__app", "__ord", "order-old", "payments", **options),)
