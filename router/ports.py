@@ -49,6 +49,11 @@ class MirroredPartition(Protocol):
         NOT_ENOUGH_REPLICAS at once. None: it is forwarding, or may be in a moment.
         """
 
+    @property
+    def read_only(self) -> str | None:
+        """Why nothing is ever written here before the mirror's promote or failover, in words for the producer's log: it
+        gets POLICY_VIOLATION, which no client tries again. None: it may be written."""
+
 
 class Mirror(Protocol):
     """A mirror topic. An object never changes: after any change there is another one in its place."""

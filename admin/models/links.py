@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import (
     Field,
@@ -140,6 +140,11 @@ class LinkOptions(Model):
         default="", description="Client ids whose reads are never held; stronger than unpromoted_reads_hold."
     )
 
+    forwarding: Literal["on", "off"] = Field(
+        default="on",
+        description="off: mirrors are read-only until their promote or failover; a write gets POLICY_VIOLATION, which no "
+        "client tries again.",
+    )
     topic_config_sync: ConfigSync = Field(
         default="follow",
         description="Changes of topic configs at the source: follow: made at the target, and what somebody changes there is "
@@ -214,6 +219,7 @@ class LinkOptionsUpdate(Model):
     unpromoted_reads: ReadsPolicy | None = None
     unpromoted_reads_hold: Patterns | None = None
     unpromoted_reads_allow: Patterns | None = None
+    forwarding: Literal["on", "off"] | None = None
     topic_config_sync: ConfigSync | None = None
     topic_config_exclude: ConfigNames | None = None
     acl_sync: AclSync | None = None

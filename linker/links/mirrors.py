@@ -7,11 +7,19 @@ or decided.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from controller.image import ControllerImage
 from controller.phases import Phase
-from controller.state import UNBOUND, MirrorPartition, MirrorTopic, Record, RemoveLink, RemoveMirror
+from controller.state import (
+    UNBOUND,
+    JsonValue,
+    MirrorPartition,
+    MirrorTopic,
+    Record,
+    RemoveLink,
+    RemoveMirror,
+)
 from fetcher.directory import MirrorDirectory
 from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage
@@ -20,6 +28,11 @@ from wire.metadata.image import ClusterImage
 _FORWARDING = frozenset(
     {Phase.ACTIVE, Phase.PAUSED, Phase.CATCHING_UP, Phase.FENCED, Phase.ALIGNED, Phase.VALIDATED}
 )
+
+
+def forwards_writes(options: Mapping[str, JsonValue]) -> bool:
+    """Whether a link with these options forwards writes at all."""
+    return options.get("forwarding", "on") != "off"
 
 
 class ServedPartition:
@@ -68,7 +81,11 @@ class ServedPartition:
         if state.failure is not None or state.phase is Phase.FAILED:
             why = state.failure or state.reason or "see linker mirror describe"
             return f"the mirror of {self._tp} has failed and takes no writes until it is copied anew: {why}"
-        return self._mirrors.link_refuses(state.link)
+        return self.read_only or self._mirrors.link_refuses(state.link)
+
+    @property
+    def read_only(self) -> str | None:
+        return self._mirrors.read_only(self._state.link)
 
 
 class ServedMirror:
@@ -163,6 +180,14 @@ class Mirrors:
         for mirror in mirrors:
             self._serve(mirror)
         self.by_name, self.by_id = self._by_name.get, self._by_id.get
+
+    def read_only(self, link: str) -> str | None:
+        """Why mirrors of the link take no writes, for good; None if they do. As the state says: the source may be dead."""
+        found = self._state().links.get(link)
+        if found is None or forwards_writes(found.options):
+            return None
+        until = "until their promote or failover: write to the source cluster"
+        return f"mirrors of link {link} are read-only (forwarding=off) {until}"
 
     def loaded(self, tp: TopicPartition) -> bool:
         copy = self._copies(tp.topic, tp.partition)

@@ -34,6 +34,7 @@ from linker.links.group_options import GROUP_OPTIONS
 from linker.links.head_tasks import ControllerTasks
 from linker.links.kafka_version import kafka_version
 from linker.links.link_groups import LinkGroups
+from linker.links.mirrors import forwards_writes
 from linker.links.new_mirrors import NewMirrors
 from linker.links.producer_ids import ProducerIdGuard
 from linker.links.reads import ReadPolicy
@@ -75,6 +76,7 @@ LIVE_OPTIONS = (
     | ACL_OPTIONS
     | CONFIG_OPTIONS
     | TOPIC_OPTIONS
+    | {"forwarding"}
 )
 
 
@@ -204,6 +206,8 @@ class LinkRuntime:
             targets=self.targets,
             starts=self.starts,
         )
+        #: Its mirrors take no writes before their promote. Kept here, because it is asked for every produce.
+        self.read_only = not forwards_writes(link.options)
         #: Why the link as a whole does not work; None when it does.
         self.trouble: str | None = (
             "the source was not reached yet" if self.unusable is None else str(self.unusable)
@@ -240,7 +244,13 @@ class LinkRuntime:
 
     @property
     def forwards(self) -> bool:
-        return self._verified.is_set() and self.producer_ids.allowed
+        return self._verified.is_set() and self.producer_ids.allowed and not self.read_only
+
+    def _follow_options(self, records: Sequence[Record]) -> None:
+        """A listener of the controller."""
+        link = self.controller.image.links.get(self.name)
+        if link is not None and (not records or link in records):
+            self.read_only = not forwards_writes(link.options)
 
     @property
     def refuses(self) -> str | None:
@@ -287,6 +297,8 @@ class LinkRuntime:
                 self.controller.listeners.add(self.throttle.on_records)
                 self.controller.listeners.add(self.promotes.on_records)
                 self.controller.listeners.add(self.topics.on_records)
+                self.controller.listeners.add(self._follow_options)
+                self._follow_options(())
                 self.throttle.on_records(())
                 self.topics.on_records(())
                 group.create_task(self.stand_in.run(), name=f"{self.name}: failover")
@@ -302,6 +314,7 @@ class LinkRuntime:
             self.controller.listeners.discard(self.throttle.on_records)
             self.controller.listeners.discard(self.promotes.on_records)
             self.controller.listeners.discard(self.topics.on_records)
+            self.controller.listeners.discard(self._follow_options)
             self.stand_in.close()
             await self.end_reign()
             self._verified.clear()

@@ -243,8 +243,8 @@ def link_state(runtime: LinkRuntime, mirrors: Iterable[MirrorSummary]) -> Mirror
 def forwarding(runtime: LinkRuntime) -> Forwarding:
     guard = runtime.producer_ids
     return Forwarding(
-        enabled=guard.allowed,
-        reason=guard.reason,
+        enabled=guard.allowed and not runtime.read_only,
+        reason="read-only, as its option forwarding=off says" if runtime.read_only else guard.reason,
         target_next_producer_id=guard.target_next or None,
         source_highest_producer_id=None if guard.source.end is None else guard.source.end - 1,
     )

@@ -23,6 +23,7 @@ from wire.frames.error_codes import (
     NONE,
     NOT_ENOUGH_REPLICAS,
     NOT_LEADER_OR_FOLLOWER,
+    POLICY_VIOLATION,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
@@ -81,15 +82,20 @@ def refusal(
         return INVALID_RECORD
     transactional = bool(read_producing(records)[0] & TRANSACTIONAL)
     # No lease is needed where real brokers decide.
-    if not (carried or fenced) and partition.refusing is not None:
-        return NOT_ENOUGH_REPLICAS
+    if not (carried or fenced):
+        if partition.read_only is not None:
+            return POLICY_VIOLATION
+        if partition.refusing is not None:
+            return NOT_ENOUGH_REPLICAS
     return WAITS_FOR_PROMOTE if transactional else NONE
 
 
 def message_for(mirror: Mirror, index: int, code: int) -> str | None:
     """The words that go with a refusal of ours, for whoever reads the client's log."""
+    partition = mirror.partition(index)
+    if code == POLICY_VIOLATION:
+        return None if partition is None else partition.read_only
     if code != NOT_ENOUGH_REPLICAS:
         return None
-    partition = mirror.partition(index)
     reason = None if partition is None else partition.refusing
     return reason or f"topic {mirror.topic} is a mirror: transactions can write to it once it is promoted"

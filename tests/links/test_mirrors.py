@@ -135,3 +135,20 @@ async def test_a_mirror_that_somebody_still_holds_says_what_is_true_now() -> Non
     assert mirrors.by_name("t") is None
     assert mirrors.by_id(TOPIC_ID) is None
     assert held.partition(0) is None
+
+
+async def test_a_link_that_does_not_forward_is_read_only_as_soon_as_that_is_written() -> None:
+    controller = await StoredController.open(MemoryStore(), now=lambda: 7)
+    mirrors = Mirrors(lambda: controller.image, ClusterImage(), MirrorDirectory(), lambda link: True, 900)
+    controller.listeners.add(mirrors.on_records)
+    await controller.create_link("l", "cluster", {})
+    await controller.create_mirror(
+        MirrorTopic(link="l", topic="t", topic_id=TOPIC_ID, source_topic_id=None, partitions=1)
+    )
+    served = partition_of(mirrors)
+    assert (served.read_only, served.refusing) == (None, None)
+    await controller.update_link("l", None, {"forwarding": "off"})
+    assert "write to the source cluster" in (served.read_only or "")
+    assert served.refusing == served.read_only
+    await controller.update_link("l", None, {"forwarding": "on"})
+    assert served.read_only is None

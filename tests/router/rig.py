@@ -42,6 +42,7 @@ class Partition:
     serving: bool = True
     forwarding: bool = True
     refusing: str | None = None
+    read_only: str | None = None
 
 
 @dataclass

@@ -198,6 +198,19 @@ async def test_a_failed_mirror_is_told_at_once_and_in_words() -> None:
         assert (second.error, second.error_message) == (0, None)
 
 
+async def test_a_read_only_mirror_refuses_for_good_and_in_words() -> None:
+    async with Rig() as rig:
+        partition = rig.directory.mirrors["orders"].partitions[0]
+        partition.forwarding, partition.read_only = False, "write to the source"
+        producer = Producer(await rig.client(), rig)
+        first, second = await asyncio.wait_for(producer.send(0, 1), 5)
+        assert (first.error, first.error_message) == (44, "write to the source")
+        assert (second.error, second.error_message) == (0, None)
+        told = (await Producer(await rig.client(), rig, producer_id=9).send(0, transactional=True))[0]
+        assert told.error == 44
+        assert rig.source.counts["produce"] == 1
+
+
 async def test_a_transaction_is_told_in_words_when_it_may_write() -> None:
     async with Rig() as rig:
         producer = Producer(await rig.client(), rig, producer_id=9)
