@@ -3,12 +3,14 @@
 - `child`: a child process that has children: its output is kept, and it ends with all that it started
 - `errors`: failures of the validator, as its callers see them
 - `evidence`: after a promote: the last run, up to the exact ends, and the evidence as a page, JSON and Parquet
+- `lost_copies`: forgets what was proved of copies that are gone: their watermarks are another log's
 - `needs`: requirements of the validator on its machine
 - `planner`: which replicas are due, and from which offset on: pure functions of the link state and of the target's
   metadata
 - `process`: the validator process under control: started when it is needed, ended when it is idle, spoken to in JSON
   lines
 - `promote`: the validator's part in a promote: its partitions are proved almost to their end before the fence
+- `promoted`: the partitions that a promote has handed over, as the link state and the target show them now
 - `result_book`: results per replica for the evidence, in memory only
 - `runner`: the validation of one link, on the link controller only
 - `runs`: one run: its progress, and its results written into the link state as they come

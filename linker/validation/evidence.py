@@ -19,12 +19,12 @@ from controller.errors import ControllerError
 from controller.phases import Phase
 from controller.plan.topic_configs import at_promote
 from controller.proof import EvidenceStatus, PromoteEvidence
-from controller.state import JobStatus, MirrorPartition, PromoteJob
+from controller.state import PromoteJob
 from fleet.link_controller import LinkController, wall_clock_ms
 from linker import __version__
 from linker.membership import TargetCluster
 from linker.validation.errors import ValidatorError
-from linker.validation.planner import replicas_of
+from linker.validation.promoted import PromotedPartitions
 from linker.validation.runner import LinkValidator
 from linker.validation.runs import RunStatus
 from linker.validation.turns import Urgency
@@ -67,13 +67,14 @@ class EvidenceWriter:
         self._controller = controller
         self._target = target
         self._job = job
+        self._promoted = PromotedPartitions(validation, controller, target, job)
         self._give_up = GIVE_UP if give_up is None else give_up
         self._kafka: tuple[str | None, str | None] = (None, None)  # of source and target
 
     async def close(self) -> None:
         """Returns when the job says how it ended. Cancelled, it is begun again by whoever decides next."""
         job, link = self._job, self._validation.link
-        tps = self._owed()
+        tps = self._promoted.owed()
         trouble = await self._prove(tps)
         self._kafka = await self._validation.versions()
         written: m.EvidenceWritten | None = None
@@ -82,7 +83,7 @@ class EvidenceWriter:
         except (LinkerError, OSError) as error:
             log.warning("link %s: the evidence of promote %d is not written: %s", link, job.id, error)
             trouble = trouble or f"the evidence could not be written: {error}"
-        trouble = self._deleted(tps) or trouble
+        trouble = self._promoted.deleted(tps) or trouble
         evidence = self._result(tps, trouble, written)
         await self._note(evidence)
         if evidence.mismatches:
@@ -91,7 +92,7 @@ class EvidenceWriter:
                 link,
                 job.id,
                 evidence.mismatches,
-                self._first_mismatch(tps),
+                self._promoted.first_mismatch(tps),
             )
         log.info(
             "link %s: evidence of promote %d: %s, %d replicas, %d batches%s",
@@ -112,13 +113,13 @@ class EvidenceWriter:
         deadline, backoff = loop.time() + self._give_up, Backoff(_RETRY_FIRST, _RETRY_MAX)
         topics = list(dict.fromkeys(tp.topic for tp in tps))
         while True:
-            if not self._there(tps):
+            if not self._promoted.there(tps):
                 return None
             status = self._validation.begin(Urgency.EVIDENCE, topics)
             trouble: str | None = None
             try:
                 await self._forget_former(tps)
-                await self._validation.after_hand_over(status, self._there(tps))
+                await self._validation.after_hand_over(status, self._promoted.there(tps))
             except ValidatorError as error:
                 trouble = str(error)
                 if error.hopeless:
@@ -126,7 +127,7 @@ class EvidenceWriter:
             except LinkerError as error:
                 trouble = str(error)
             trouble = trouble or self._unproved(tps, status)
-            if trouble is None or self._mismatches(tps):
+            if trouble is None or self._promoted.mismatches(tps):
                 return None
             if backoff.over(loop.time(), deadline):
                 return trouble
@@ -141,25 +142,25 @@ class EvidenceWriter:
     async def _forget_former(self, tps: Sequence[TopicPartition]) -> None:
         """What was found of brokers that hold a partition no more says nothing of its replicas."""
         link, image = self._validation.link, self._controller.image
-        for tp in self._there(tps):
+        for tp in self._promoted.there(tps):
             known = image.validations.get((link, tp))
             named = {one.broker_id for one in known.replicas} if known is not None else set()
             if known is not None and known.mismatch is not None:
                 named.add(known.mismatch.broker_id)
-            former = named.difference(self._replicas(tp))
+            former = named.difference(self._promoted.replicas(tp))
             if former:
                 await self._controller.forget_validation(link, [tp], former)
 
     def _unproved(self, tps: Sequence[TopicPartition], status: RunStatus) -> str | None:
-        for tp in self._there(tps):
+        for tp in self._promoted.there(tps):
             if tp in status.left_out:
                 return f"{tp} {status.left_out[tp]}"
-            state = self._state(tp)
+            state = self._promoted.state(tp)
             reason = validations.unproved(
                 self._controller.image,
                 self._validation.link,
                 tp,
-                self._replicas(tp),
+                self._promoted.replicas(tp),
                 state.start_offset or 0,
                 state.aligned_end or 0,
                 0,
@@ -183,13 +184,14 @@ class EvidenceWriter:
     def _result(
         self, tps: Sequence[TopicPartition], trouble: str | None, written: m.EvidenceWritten | None
     ) -> PromoteEvidence:
-        tps = self._there(tps)
+        tps = self._promoted.there(tps)
         proved = [
             one
             for tp in tps
             if (known := self._controller.image.validations.get((self._validation.link, tp))) is not None
             for one in known.replicas
-            if one.broker_id in self._replicas(tp) and one.through >= (self._state(tp).aligned_end or 0)
+            if one.broker_id in self._promoted.replicas(tp)
+            and one.through >= (self._promoted.state(tp).aligned_end or 0)
         ]
         return PromoteEvidence(
             status=EvidenceStatus.CLOSED if trouble is None else EvidenceStatus.INCOMPLETE,
@@ -197,8 +199,8 @@ class EvidenceWriter:
             batches=sum(one.batches for one in proved),
             records=sum(one.records for one in proved),
             bytes=sum(one.bytes for one in proved),
-            mismatches=self._mismatches(tps),
-            missing_records=self._missing(tps),
+            mismatches=self._promoted.mismatches(tps),
+            missing_records=self._promoted.missing(tps),
             trouble=trouble,
             html=None if written is None else written.html,
             json=None if written is None else written.json_path,
@@ -222,8 +224,8 @@ class EvidenceWriter:
         """All that is known of the promote. A partition whose mirror is gone is in it without replicas: it is not proved."""
         job, validation = self._job, self._validation
         image = self._controller.image
-        there = set(self._there(tps))
-        trouble = self._deleted(tps) or trouble
+        there = set(self._promoted.there(tps))
+        trouble = self._promoted.deleted(tps) or trouble
         process = validation.validator.process
         source, target = validation.source_side(), validation.validator.target()
         link = image.links.get(validation.link)
@@ -285,10 +287,10 @@ class EvidenceWriter:
         )
 
     def _partition(self, tp: TopicPartition, partitions: int) -> model.PartitionEvidence:
-        state, validation = self._state(tp), self._validation
+        state, validation = self._promoted.state(tp), self._validation
         known = self._controller.image.validations.get((validation.link, tp))
         replicas = []
-        for broker_id in self._replicas(tp):
+        for broker_id in self._promoted.replicas(tp):
             one, key = None if known is None else known.of(broker_id), (tp, broker_id)
             findings, count = validation.book.findings.get(key, ((), 0))
             replicas.append(
@@ -321,85 +323,6 @@ class EvidenceWriter:
             replicas=tuple(replicas),
             samples=validation.book.samples.of(tp, partitions),
         )
-
-    # --- looking up ----------------------------------------------------------------------------------------------
-
-    def _owed(self) -> list[TopicPartition]:
-        """What the job has promoted, mirrors that were deleted since included: what was promoted of an abandoned job whose
-        mirror is gone nobody knows, so it counts. A mirror that begins again is not the one that was promoted."""
-        image, link, job = self._controller.image, self._validation.link, self._job
-        return [
-            tp
-            for tp in job.partitions
-            if (state := image.partitions.get((link, tp))) is None
-            or state.phase is Phase.PROMOTED
-            or (job.status is JobStatus.DONE and state.phase is not Phase.FAILED_OVER)
-        ]
-
-    def _there(self, tps: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Those whose mirror was not deleted meanwhile; nothing can be looked up of the others."""
-        image, link = self._controller.image, self._validation.link
-        return [
-            tp
-            for tp in tps
-            if (link, tp.topic) in image.mirrors
-            and (state := image.partitions.get((link, tp))) is not None
-            and state.phase is Phase.PROMOTED
-        ]
-
-    def _deleted(self, tps: Sequence[TopicPartition]) -> str | None:
-        """Of which nothing can be proved any more; None if all are there."""
-        there = set(self._there(tps))
-        gone = [tp for tp in tps if tp not in there]
-        if not gone:
-            return None
-        more = f" (and {len(gone) - 1} more)" if len(gone) > 1 else ""
-        return f"{gone[0]}: its mirror was deleted before it was proved{more}"
-
-    def _state(self, tp: TopicPartition) -> MirrorPartition:
-        return self._controller.image.partitions[self._validation.link, tp]
-
-    def _replicas(self, tp: TopicPartition) -> tuple[int, ...]:
-        mirror = self._controller.image.mirrors[self._validation.link, tp.topic]
-        link_brokers = self._validation.link_brokers()
-        return tuple(sorted(replicas_of(self._target.image, mirror, tp, link_brokers)))
-
-    def _mismatches(self, tps: Sequence[TopicPartition]) -> int:
-        """Replicas that differ: those found by this process, and those that the link state names. A broker that does not
-        hold the partition any more has none."""
-        differing: set[tuple[TopicPartition, int]] = set()
-        for tp in self._there(tps):
-            known = self._controller.image.validations.get((self._validation.link, tp))
-            named = None if known is None or known.mismatch is None else known.mismatch.broker_id
-            differing |= {
-                (tp, broker)
-                for broker in self._replicas(tp)
-                if broker == named or (tp, broker) in self._validation.book.findings
-            }
-        return len(differing)
-
-    def _missing(self, tps: Sequence[TopicPartition]) -> int:
-        """Records that the source has and replicas lack before their start: of each partition the worst replica's."""
-        total = 0
-        for tp in self._there(tps):
-            known = self._controller.image.validations.get((self._validation.link, tp))
-            there = self._replicas(tp)
-            total += max(
-                (
-                    one.missing.records
-                    for one in (known.replicas if known is not None else ())
-                    if one.missing is not None and one.broker_id in there
-                ),
-                default=0,
-            )
-        return total
-
-    def _first_mismatch(self, tps: Sequence[TopicPartition]) -> str:
-        for tp in tps:
-            known = self._controller.image.validations.get((self._validation.link, tp))
-            if known is not None and known.mismatch is not None:
-                return f"{tp}: {validations.mismatch_text(known.mismatch)}"
-        return "see the evidence"
 
 
 def _phases(job: PromoteJob) -> tuple[model.PhaseTime, ...]:

@@ -11,9 +11,8 @@ import asyncio
 import itertools
 import logging
 import secrets
-import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,15 +25,8 @@ from linker.links.configs import topic_configs
 from linker.links.copies import CopyView
 from linker.membership import TargetCluster
 from linker.validation.errors import ValidatorCancelled
-from linker.validation.planner import (
-    Position,
-    TopicRules,
-    ValidationPlan,
-    lost,
-    other_copies,
-    plan,
-    positions_of,
-)
+from linker.validation.lost_copies import LostCopies
+from linker.validation.planner import TopicRules, ValidationPlan, plan
 from linker.validation.result_book import ResultBook
 from linker.validation.runs import Recorder, RunStatus, Totals
 from linker.validation.turns import Urgency
@@ -54,7 +46,6 @@ _CALL_TIMEOUT = 15.0
 _KEPT_RUNS = 20
 _RETRY_FIRST, _RETRY_MAX = 1.0, 60.0
 _BUG = "internal error; see the sidecar's log"
-_LOOK_AGAIN = 0.5  # metadata changes come in bursts
 _WAIT_AFTER_HAND_OVER = 60.0  # for replicas that are not in the ISR yet
 
 
@@ -90,6 +81,7 @@ class LinkValidator:
         self.validator = validator
         self.totals = Totals()
         self.book = ResultBook(link, controller, copy)
+        self.lost_copies = LostCopies(link, controller, target, copy, link_brokers, self.book)
         #: Why the last run of the continuous validation failed; None if it did not.
         self.trouble: str | None = None
         self.runs: deque[RunStatus] = deque()
@@ -114,7 +106,6 @@ class LinkValidator:
             survives=Exception,
             pause=self._rest,
         )
-        self._metadata = asyncio.Event()
         self._moved = asyncio.Event()
         self._group: TaskGroup | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -126,7 +117,7 @@ class LinkValidator:
         try:
             async with TaskGroup() as group:
                 self._group = group
-                group.create_task(self._forget_lost_copies(), name=f"{self.link}: watermarks")
+                group.create_task(self.lost_copies.run(), name=f"{self.link}: watermarks")
                 group.create_task(self.continuous.run(), name=f"{self.link}: continuous validation")
                 for (link, _), job in sorted(self._controller.image.jobs.items()):
                     if link == self.link:
@@ -150,7 +141,7 @@ class LinkValidator:
 
     def on_target_change(self) -> None:
         """From the metadata log's subscription; takes note and returns."""
-        self._metadata.set()
+        self.lost_copies.look()
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         group = self._group
@@ -211,7 +202,7 @@ class LinkValidator:
                     self.totals,
                     self.book.note,
                     self._source_end,
-                    self._lost,
+                    self.lost_copies.lost,
                 )
             ]
             return m.Run(
@@ -249,7 +240,7 @@ class LinkValidator:
     ) -> ValidationPlan:
         """What is due now. LinkerError if the target does not say what is configured there."""
         now = wall_clock_ms()
-        await self._forget()
+        await self.lost_copies.forget()
         image = self._controller.image
         topics = sorted({tp.topic for tp in tps if (self.link, tp.topic) in image.mirrors})
         rules: Mapping[str, TopicRules] = {}
@@ -318,7 +309,7 @@ class LinkValidator:
         """If the link's options say so. A run that finds nothing new is not shown."""
         self.continuous.interval = self.interval or 0.0
         if self.interval is not None:
-            await self._forget()  # where nothing is new no run would look
+            await self.lost_copies.forget()  # where nothing is new no run would look
             if self._due():
                 status = self.begin(Urgency.CONTINUOUS, ())
                 await self.check(status, Urgency.CONTINUOUS, self._open, only_behind=True)
@@ -360,47 +351,6 @@ class LinkValidator:
             log_starts=self.log_starts(),
         )
         return bool(found.partitions)
-
-    # --- copies that are gone ------------------------------------------------------------------------------------
-
-    async def _forget_lost_copies(self) -> None:
-        while True:
-            await self._metadata.wait()
-            await asyncio.sleep(_LOOK_AGAIN)
-            self._metadata.clear()
-            try:
-                await self._forget()
-            except LinkerError as error:
-                log.warning("link %s: watermarks of lost copies: %s (again)", self.link, error)
-                await asyncio.sleep(_RETRY_FIRST)
-                self._metadata.set()
-
-    async def _forget(self) -> None:
-        image = self._controller.image
-        self.book.keep_only({mirror.topic for mirror in image.link_mirrors(self.link)})
-        gone = self.other_copies([tp for link, tp in image.validations if link == self.link])
-        for tp, brokers in gone.items():
-            log.warning(
-                "link %s: the copies of %s on brokers %s are not those any more that were validated: from the start again",
-                self.link,
-                tp,
-                sorted(brokers),
-            )
-            await self._controller.forget_validation(self.link, [tp], brokers)
-
-    def other_copies(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, set[int]]:
-        """Brokers whose copies are not those any more that were validated; their watermarks are still to be forgotten."""
-        positions = {tp: self._positions(tp) for tp in tps}
-        return other_copies(
-            self._controller.image, self._target.image, self.link, self.link_brokers(), positions
-        )
-
-    def _positions(self, tp: TopicPartition) -> dict[int, tuple[Position, ...]]:
-        copy = self._copy(tp)
-        return {} if copy is None else positions_of(copy, wall_clock_ms(), time.monotonic())
-
-    def _lost(self, tp: TopicPartition, broker_id: int, through: int, since: int) -> bool:
-        return lost(self._positions(tp).get(broker_id, ()), through, since)
 
     # --- for promotes --------------------------------------------------------------------------------------------
 
