@@ -619,7 +619,7 @@ async def test_a_replica_is_counted_once_however_often_it_is_told_of(stage: Stag
             totals,
             stage.validation.book.note,
             lambda tp: stage.ends[tp],
-            stage.validation._lost,
+            stage.validation.lost_copies.lost,
         )
         for _ in range(3):  # group by group
             await recorder.seen(m.Checked(id="x", results=(result,)))
@@ -652,7 +652,7 @@ async def test_what_differs_lawfully_is_counted_once_however_often_it_is_told_of
             Totals(),
             stage.validation.book.note,
             lambda tp: stage.ends[tp],
-            stage.validation._lost,
+            stage.validation.lost_copies.lost,
         )
         for through, lawful in ((10, {}), (20, {"compacted": 3}), (30, {"compacted": 4, "rewritten": 1})):
             told = result.model_copy(update={"through": begin + through, "lawful": lawful})
