@@ -190,7 +190,7 @@ class CursorSession:
         return bool(self._unheard)
 
     def note_silence(self, named: Set[PartitionKey]) -> None:
-        """What an answer of a session does not name ends where it did (KIP-227)."""
+        """A partition that an answer of a session does not name ends where it did (KIP-227)."""
         for cursor in tuple(self._unheard):
             mirror, key = cursor.mirror, self.key(cursor.mirror)
             if self.asks_for(cursor) and key not in named:

@@ -35,7 +35,8 @@ MirrorT = TypeVar("MirrorT", bound=CursorsPartition)
 
 
 class CursorHost(Protocol[MirrorT]):
-    """Whoever fetches for cursors (the manager; a recorder in tests). Calls must not re-enter the partition."""
+    """The owner of the fetchers of cursors (the manager; a recorder in tests). Calls must not re-enter the
+    partition."""
 
     def cursor_opened(self, cursor: Cursor[MirrorT]) -> None: ...
 

@@ -68,7 +68,7 @@ class Doubts:
             log.warning("where the replicas of %s end is not told: %s", mirror.tp, describe(error))
             return {}
         finally:
-            # Whoever waits hears of it, and of what has changed meanwhile.
+            # Fetches that wait hear of it, and of all changes meanwhile.
             asyncio.get_running_loop().call_soon(mirror.notify)
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class Doubts:
 
 
 def judge(mirror: PartitionCopy, ends: Mapping[int, LogEnds]) -> Behind:
-    """By the brokers' own words. What a replica has up to the mirror's start is of an earlier session."""
+    """By the brokers' own words. Data up to the mirror's start are of an earlier session."""
     data = False
     for replica in mirror.spec.target_replicas:
         known = ends.get(replica)

@@ -60,7 +60,7 @@ class EpochHistory:
         if index:
             if self._entries[index - 1][0] == epoch:
                 return EpochNoted.KNOWN
-            # Whatever began there or later is not true any more.
+            # No epoch that began there or later is true any more.
             self.truncate(offset)
             if not self._entries or self._entries[-1][0] != epoch:
                 self._entries.append((epoch, offset))

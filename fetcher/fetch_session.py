@@ -58,7 +58,7 @@ class SourceSession:
         return len(self._held) - len(self._dropped) + fresh
 
     def asked(self, key: PartitionKey) -> FetchPartition | None:
-        """What the request in flight (or the last one) asked for a partition."""
+        """The part of a partition in the request in flight, or in the last one."""
         return self._held.get(key)
 
     def want(self, key: PartitionKey, partition: FetchPartition) -> None:

@@ -146,7 +146,7 @@ class FollowerAnswers:
         partition.progress = progress
 
     def answer(self, partition: SessionPartition, room: int, now: float, *, first: bool) -> FollowerAnswer:
-        """What there is to tell now. Changes nothing that the follower could notice: note_told does."""
+        """The answer as of now. Changes nothing that the follower could notice: note_told does."""
         request = partition.request
         index: int = request.index
         found = self.mirror_for(
@@ -164,8 +164,8 @@ class FollowerAnswers:
             self._note_progress(partition, mirror, now)
             progress = partition.progress
         offset = request.fetch_offset
-        # What a follower has was below the source's high watermark when it was copied. A source leader that does
-        # not know that yet must not make the follower's go back; if the data is lost, DivergingEpoch says so.
+        # All of a follower's data were below the source's high watermark when they were copied. A source leader that
+        # does not know that yet must not make the follower's go back; if the data is lost, DivergingEpoch says so.
         result = FetchPartitionResult(
             index,
             0,

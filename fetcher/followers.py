@@ -43,7 +43,7 @@ Directory = Callable[[TopicKey, int], PartitionCopy | None]
 
 
 class _ConnectionState:
-    """What a follower's connection holds: buffers of the answer on its way, and the fetch that waits."""
+    """State of a follower's connection: buffers of the answer on its way, and the fetch that waits."""
 
     __slots__ = ("charges", "waiting")
 
@@ -185,7 +185,7 @@ class FollowerServer:
 
         waiting.session.wake = wake
         if waiting.patient and delay > _PATIENCE:
-            # Who is refused after all hears it then, not when the follower's own time is over.
+            # A follower that is refused after all hears it then, not when its own time is over.
             loop.call_later(_PATIENCE + _A_MOMENT, wake)
 
     def _woken(self, waiting: _Waiting) -> None:

@@ -42,7 +42,7 @@ def sibling_slot(slot: int) -> int:
 
 
 class ChangeOver(Generic[FetcherT]):
-    """What one fetcher takes from its sibling, and what it offers it."""
+    """The partitions that one fetcher takes from its sibling, and those that it offers it."""
 
     def __init__(
         self, fetcher: FetcherT, sibling: Callable[[FetcherT], FetcherT | None], limits: FetchLimits

@@ -117,7 +117,7 @@ def settle(
 
 
 def note_looked_up(mirror: PartitionCopy, found: Iterable[tuple[int, int, str | None]]) -> None:
-    """What follows from (epoch, position, what else the source has there)."""
+    """Draw the conclusion from (epoch, position, what else the source has there)."""
     for epoch, position, other in found:
         if other is not None:
             mirror.fail(

@@ -13,7 +13,7 @@ _KEPT_RESTARTS = 8
 
 
 class Behind(Enum):
-    """What becomes of a follower below the log start."""
+    """The fate of a follower below the log start."""
 
     MOVE = "it begins again at the log start"
     WAIT = "other replicas may have more: ask again"
@@ -28,7 +28,7 @@ class FollowerSession(Protocol):
 
 
 class FollowerLog:
-    """What a replica's fetches say of its log, longer than a leader epoch."""
+    """A replica's log as its fetches show it, longer than a leader epoch."""
 
     __slots__ = ("asked", "restarts")
 

@@ -26,7 +26,7 @@ _OFFSETS_TIMEOUT = 3.0
 
 @dataclass(frozen=True, slots=True)
 class SourceVerdict:
-    """What the source's metadata means for one partition; `failure` is final, `trouble` passes."""
+    """The meaning of the source's metadata for one partition; `failure` is final, `trouble` passes."""
 
     failure: str | None = None
     trouble: str | None = None

@@ -1,7 +1,6 @@
 """The order in which partitions are resolved: batches, one turn at a time, nobody held up by somebody else.
 
-What is resolved and what follows is said by the two handlers; this is only the queue, its pauses and its
-tasks.
+The two handlers resolve and act; this is only the queue, its pauses and its tasks.
 """
 
 from __future__ import annotations

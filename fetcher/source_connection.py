@@ -21,7 +21,8 @@ MIN_VERSION, MAX_VERSION = 12, 17
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionUser:
-    """Who is told, of a new one with the version of Fetch to speak. `in_flight`: whether an answer is under way."""
+    """The user of a connection, told of a new one with the version of Fetch to speak. `in_flight`: whether an answer
+    is under way."""
 
     opened: Callable[[Connection, int], None]
     ended: Callable[[], None]

@@ -129,7 +129,7 @@ class SourceRate:
 class LogGrowth:
     """How much the source's log grows, as the answers to fetches tell it: in offsets, of partitions that were not read, too.
 
-    What an offset takes in bytes is that of the records that were read last; of a partition that was not read yet, that of
+    The bytes per offset are those of the records that were read last; of a partition that was not read yet, those of
     all the others. Each cursor of a partition has to read what came.
     """
 
@@ -145,7 +145,8 @@ class LogGrowth:
         before. Bytes in whole batches: a source cuts the last one off anywhere.
         """
         if cursor.growth is not self:
-            # What came since its answer before came in who knows what time, and it may have begun inside of a batch.
+            # Nobody knows in what time the records since its answer before came, and it may have begun inside of a
+            # batch.
             cursor.growth = self
             return
         read, size = cursor.position - position, cursor.appended - appended

@@ -17,9 +17,8 @@ _MAX_OFFSET = (1 << 63) - 1
 
 
 def charge_for(frame: memoryview, budget: MemoryBudget) -> Charge:
-    """What an answer's bytes cost. Large frames have a buffer of their own, which may be longer than they are; small
-    ones are copied.
-    """
+    """The price of an answer's bytes. Large frames have a buffer of their own, which may be longer than they are;
+    small ones are copied."""
     size = len(frame)
     if size > SCRATCH_MAX:
         size = max(size, memoryview(frame.obj).nbytes)

@@ -42,14 +42,14 @@ class Throttle:
         return self._rate
 
     def set_rate(self, rate: float | None) -> None:
-        """From now on. What was read beyond the old rate is forgiven, and nothing was saved up."""
+        """From now on. Reads beyond the old rate are forgiven, and nothing was saved up."""
         if rate == self._rate:
             return
         self._rate = rate
         self.forgive()
 
     def forgive(self) -> None:
-        """What was read before now does not matter, nor what was not."""
+        """Neither reads before now matter, nor reads that were left out."""
         self._at = self._clock()
         self._balance = 0.0
 

@@ -28,7 +28,7 @@ class WindowChunk(NamedTuple):
 
 
 class WindowRead(NamedTuple):
-    """What one read takes out of a window: views stay valid while `charges` are held by somebody."""
+    """The yield of one read: views stay valid while `charges` are held by somebody."""
 
     views: list[memoryview]
     size: int

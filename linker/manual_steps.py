@@ -7,6 +7,6 @@ from collections.abc import Iterable
 
 
 def undo_source_fence(topics: Iterable[str]) -> str:
-    """What lets the source accept writes to these topics again."""
+    """The command that lets the source accept writes to these topics again."""
     named = " ".join(f"--topic {topic}" for topic in topics)
     return f"kafka-acls.sh --remove --deny-principal 'User:*' --operation Write {named}"

@@ -229,7 +229,7 @@ class Sidecar:
         self._left.set()
 
     def _about(self) -> SidecarReport:
-        """What the link controller is told with every report, for people."""
+        """The part of every report to the link controller that is for people."""
         age = time.monotonic() - self.target.membership.registration.last_heartbeat
         return SidecarReport(
             not_ready=self.not_ready(),

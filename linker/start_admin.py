@@ -61,7 +61,7 @@ async def start_admin(sidecar: Running, stack: contextlib.AsyncExitStack) -> Non
 
 
 def _token(settings: SidecarConfig) -> tuple[str | None, Path | None]:
-    """What the admin API asks for; its file, if it is made here; twice None where everybody on this machine may ask."""
+    """The token of the admin API; its file, if it is made here; twice None where everybody on this machine may ask."""
     if settings.admin_token is not None:
         return settings.admin_token.get_secret_value(), None
     if not settings.admin_token_required:

@@ -111,7 +111,7 @@ class Fleet:
         cluster: Cluster,
         stack: contextlib.AsyncExitStack,
     ) -> Fleet:
-        """What is opened is closed by the stack. `cluster` is the target, connected."""
+        """The stack closes everything that is opened here. `cluster` is the target, connected."""
         process: SidecarProcess | None = None
         if config.store.type != "sqlite":
             process = await asyncio.to_thread(SidecarProcess.begin, config.sidecar.state_dir)

@@ -87,7 +87,7 @@ class BringUp:
         self._forked: dict[TopicPartition, int | None] = {}
         #: Set once every mirror that existed at the start went through the steps.
         self.settled = asyncio.Event()
-        #: What keeps a mirror from being complete, by topic.
+        #: Obstacles to a complete mirror, by topic.
         self.trouble: dict[str, str] = {}
         self._served = ServedCopies(
             link, target, controller, fetcher, self.specs, lambda: self._link_brokers()
@@ -364,7 +364,8 @@ class BringUp:
         topics: Mapping[str, TopicImage],
         stuck: Container[TopicPartition],
     ) -> None:
-        """Who leads at the target. Of a stuck partition the last one stays, by which a real broker's time is seen."""
+        """Take over the leaders at the target. Of a stuck partition the last one stays, by which a real broker's
+        time is seen."""
         changes: dict[TopicPartition, Leadership] = {}
         for mirror in mirrors:
             for state in self._controller.image.topic_partitions(self._link, mirror.topic):

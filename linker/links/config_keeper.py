@@ -51,7 +51,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
 
 
 class ConfigKeeper:
-    """That of one link."""
+    """The keeper of one link."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class ConfigKeeper:
         self._in_doubt.discard(topic)
 
     def drift(self, topic: str) -> list[Drift]:
-        """What is not as it should be at this moment."""
+        """Configs that are not as they should be at this moment."""
         mirror = self._controller.image.mirrors.get((self._link, topic))
         found = self._target.image.topics_by_name.get(topic)
         if mirror is None or mirror.topic_id == UNBOUND or found is None or found.id != mirror.topic_id:

@@ -99,9 +99,9 @@ async def topic_configs_each(
 
 
 async def topic_defaults(cluster: Cluster, brokers: Collection[int], *, timeout: float) -> dict[str, str]:
-    """What a topic of this cluster has where nothing is set on it: every broker goes by its own file. Where they differ all
-    values are there, parted by SEVERAL, in the order of the brokers. A broker that does not answer is left out; the last
-    one's error, if none does."""
+    """The values of a topic of this cluster on which nothing is set: every broker goes by its own file. Where they
+    differ all values are there, parted by SEVERAL, in the order of the brokers. A broker that does not answer is
+    left out; the last one's error, if none does."""
     answers: dict[int, dict[str, str]] = {}
     trouble: list[LinkerError] = []
 

@@ -41,7 +41,7 @@ class FollowerView(FollowerOffset, Protocol):
 
 
 class CopyView(Protocol):
-    """What PartitionCopy and RemoteCopy have in common."""
+    """The common part of PartitionCopy and RemoteCopy."""
 
     @property
     def loaded(self) -> bool: ...

@@ -35,7 +35,7 @@ class CopySpecs:
     async def of(
         self, states: Sequence[MirrorPartition]
     ) -> tuple[dict[TopicPartition, MirrorSpec], dict[str, LinkerError]]:
-        """What is told to a fetcher of partitions that are being copied; by topic, why that is not known now."""
+        """The specs that a fetcher gets of partitions that are being copied; by topic, why they are not known now."""
         sizes, trouble = await self.segment_bytes({state.topic for state in states})
         mirrors = self._controller.image.mirrors
         specs = {

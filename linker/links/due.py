@@ -12,7 +12,7 @@ import heapq
 from wire.backoff import Backoff
 
 _FIRST, _LONGEST = 0.2, 5.0
-#: What fails may be what asks, and without a wait in between nobody else would run.
+#: A step that fails may ask again itself, and without a wait in between nobody else would run.
 _LEAST = 0.05
 
 
@@ -28,7 +28,7 @@ class DueTopics:
 
     @property
     def asked(self) -> frozenset[str]:
-        """What waits for nothing but its turn."""
+        """Topics that wait for nothing but their turn."""
         return frozenset(self._asked)
 
     @property

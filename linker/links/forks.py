@@ -38,7 +38,7 @@ class Fork(NamedTuple):
 
     @property
     def said(self) -> str:
-        """What was written to whom, in one line."""
+        """The writes and their brokers, in one line."""
         if self.records is None:
             return f"{self.tp}: how many records broker {self.leader} took by itself is not known now"
         if not self.records:

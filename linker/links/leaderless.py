@@ -8,9 +8,9 @@ So the link broker is put first among the replicas, which leaves the adding and 
 unclean election takes the first replica that is alive. Real brokers keep their copies: all copied batches have one
 leader epoch (E0), so nothing of them is truncated.
 
-That is right only if no real broker led meanwhile, because its clients' records would be truncated. KRaft counts every
-leader in the leader epoch. So the election is made unasked only if the epoch shows no leader in between; otherwise an
-operator has to ask for it (`linker mirror repair --drop-target-records`).
+This is right only if no real broker led meanwhile, because its clients' records would be truncated. KRaft counts
+every leader in the leader epoch. So the election is made unasked only if the epoch shows no leader in between;
+otherwise an operator has to ask for it (`linker mirror repair --drop-target-records`).
 """
 
 from __future__ import annotations

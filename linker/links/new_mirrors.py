@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
 
 @dataclass(slots=True)
 class Planned:
-    """What came of an examination."""
+    """The result of an examination."""
 
     mirrors: list[MirrorTopic] = field(default_factory=list)
     findings: list[preflight.PreflightFinding] = field(default_factory=list)

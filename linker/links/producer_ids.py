@@ -14,7 +14,7 @@ A broker that restarts does not end forwarding. The controller gives blocks to r
 that registered after the allocator stood at the floor cannot have an id from below it: the metadata log shows the order of
 the two. It is asked all the same. Only a broker that is older, and appears unasked, closes forwarding until it was.
 
-Who looks at the source, and when, is told in source_ids.py.
+source_ids.py says which sidecar looks at the source, and when.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _MOST_DRAINED = 4000
 
 
 class FloorNotSet(LinkerError):
-    """What the link controller proves first is not in the state yet."""
+    """The link controller has not put its first proof into the state yet."""
 
 
 class ProducerIdGuard:
@@ -248,7 +248,7 @@ class ProducerIdGuard:
             self._floor_since = image.offset, frozenset(b.incarnation_id for b in image.brokers.values())
 
     async def _look_at_source(self, kept: ProducerIdFloor | None) -> bool:
-        """If it is time to; whether it was. Whatever comes of it, no write is forwarded when the source is too close."""
+        """If it is time to; whether it was. With any outcome, no write is forwarded when the source is too close."""
         if kept is not None:
             self.source.hear(kept)
             if self.source.due_in(kept.floor, head=self._is_head()) > 0:

@@ -51,7 +51,7 @@ def _compiled(text: str) -> tuple[re.Pattern[str], ...]:
 
 
 def held_readers(hub: ForwardingHub, link: str, topic: str | None = None) -> list[HeldReader]:
-    """Who gets no records of a mirror at the moment, by this sidecar."""
+    """Clients to which this sidecar gives no records of a mirror at the moment."""
     now = datetime.now(UTC)
     return [
         HeldReader(

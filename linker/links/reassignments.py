@@ -78,7 +78,7 @@ class Reassignments:
             wanted |= of_mirror
         if not wanted:
             return {}
-        # Whatever was proved of copies before: these begin from nothing.
+        # No proof of copies before counts: these begin from nothing.
         await self._controller.forget_validation(self._link, wanted)
         refused: dict[str, LinkerError] = {}
         try:

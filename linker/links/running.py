@@ -31,7 +31,7 @@ class RunningLinks(Mapping[str, LinkRuntime]):
         self._controller = controller
         self._links: dict[str, LinkRuntime] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        # Who ends a link waits for its task, and may start it again then: one at a time for each name.
+        # The end of a link waits for its task, and the link may be started again then: one at a time for each name.
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._following: set[asyncio.Task[None]] = set()

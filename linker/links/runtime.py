@@ -393,8 +393,8 @@ class LinkRuntime:
         log.info("link %s: connected to source cluster %s", self.name, self.source.cluster_id)
 
     async def _without_source(self) -> None:
-        """What needs no source, which may be gone for good with all that led to it: what was handed over is finished, a
-        failover may be asked for, and comes to its end, and groups are held."""
+        """The work that needs no source, which may be gone for good with all that led to it: hand-overs under way
+        are finished, a failover may be asked for, and comes to its end, and groups are held."""
         while self.promotes.settling and self._reign.tasks:
             await asyncio.wait(self._reign.tasks, return_when=asyncio.FIRST_COMPLETED)
         await self._until_usable()

@@ -96,9 +96,8 @@ class SourceEvents:
         self._writes.put_nowait(_Write(tp, self._partition(tp), change))
 
     async def _save_copies(self, tp: TopicPartition) -> None:
-        """Who has to truncate, then the epochs: a history that is newer than the truncation it came after would,
-        after a crash, let a replica keep what the source replaced.
-        """
+        """Replicas that have to truncate first, then the epochs: a history that is newer than the truncation it came
+        after would, after a crash, let a replica keep what the source replaced."""
         mirror = self._partition(tp)
         if mirror is not None:
             untruncated, epochs = sorted(mirror.untruncated.items()), mirror.source_epochs

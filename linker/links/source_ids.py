@@ -46,8 +46,8 @@ class SourceIds:
         return None if self.known_at is None else self._clock() - self.known_at
 
     def hear(self, word: ProducerIdFloor) -> None:
-        """What the link controller wrote down after a look of its own. How old the first word is that is heard, nobody
-        knows: it only says how far the allocator is at least."""
+        """Take over what the link controller wrote down after a look of its own. Nobody knows how old the first word
+        is that is heard: it only says how far the allocator is at least."""
         if word == self._heard:
             return
         if self._heard is not None:

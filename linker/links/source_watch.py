@@ -27,7 +27,7 @@ class SourceWatch:
         self._link = link
         self._source = source
         self._controller = controller
-        #: What is wrong, by topic.
+        #: Troubles by topic.
         self.grown: dict[str, str] = {}
         self.task = PeriodicTask("source watch", self.look, INTERVAL, failed=self._not_read)
 

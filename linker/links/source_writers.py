@@ -30,7 +30,7 @@ _TRANSACTION_TIMEOUT_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class AtSource:
-    """What a look at the source found; `transactional_ids` by producer id, as far as they could be had."""
+    """The result of a look at the source; `transactional_ids` by producer id, as far as they could be had."""
 
     at_ms: int
     direct: Mapping[TopicPartition, Sequence[ProducerState]] = field(default_factory=dict)
@@ -109,8 +109,9 @@ class SourceWriters:
     async def _transactional_ids(
         self, ids: Collection[int], timeout: float
     ) -> tuple[dict[int, str], list[str]]:
-        """ListTransactions at every broker (KIP-664; Kafka 3.0), each of which knows those that it coordinates: the names,
-        and why a broker told none. What the principal may not describe a broker leaves out without a word."""
+        """ListTransactions at every broker (KIP-664; Kafka 3.0), each of which knows those that it coordinates: the
+        names, and why a broker told none. A broker leaves out without a word all that the principal may not
+        describe."""
 
         async def ask(node: int) -> dict[int, str] | str:
             try:

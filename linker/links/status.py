@@ -105,7 +105,7 @@ def _why_late(late: LateStart) -> str | None:
 
 
 def _late_replica(runtime: LinkRuntime, state: MirrorPartition) -> str | None:
-    """What a promote would lose: shown like any other trouble."""
+    """Records that a promote would lose: shown like any other trouble."""
     late = runtime.starts.of(state.tp) if state.phase not in ENDED else []
     return str(worst(late)) if late and worst(late).records else None
 

@@ -58,7 +58,7 @@ def plain_copies(
 def led_by_others(
     states: Iterable[MirrorPartition], topic: TopicImage, link_brokers: frozenset[int]
 ) -> Iterator[tuple[MirrorPartition, int]]:
-    """What a real broker leads although nobody promotes it or has promoted it, and that broker."""
+    """Partitions that a real broker leads although nobody promotes them or has promoted them, and that broker."""
     for state in states:
         partition = topic.partitions.get(state.partition)
         if (
@@ -73,7 +73,7 @@ def led_by_others(
 def undone_late(
     states: Iterable[MirrorPartition], topic: TopicImage, link_brokers: frozenset[int]
 ) -> list[TopicPartition]:
-    """What is over, and a request that was to make a hand-over stale has put link brokers into it again."""
+    """Partitions that are over, but have link brokers again by a request that was to make a hand-over stale."""
     return [
         state.tp
         for state in states
@@ -84,8 +84,8 @@ def undone_late(
 
 
 def grown_at_target(mirror: MirrorTopic, topic: TopicImage) -> str | None:
-    """What is wrong if somebody added partitions to the mirror topic: real brokers lead them, and what producers write
-    there never reaches the source."""
+    """Says so if somebody added partitions to the mirror topic: real brokers lead them, and records that producers
+    write there never reach the source."""
     if len(topic.partitions) <= mirror.partitions:
         return None
     return (

@@ -23,8 +23,8 @@ def own_traffic(runtime: LinkRuntime) -> LinkTraffic:
 
 
 def traffic(runtime: LinkRuntime, head: FleetController | None = None) -> Traffic:
-    """Of this process and, on the link controller, of all the others that are connected, as they reported last. What
-    one did that is gone is gone with it."""
+    """Of this process and, on the link controller, of all the others that are connected, as they reported last. The
+    work of one that is gone is gone with it."""
     parts = [own_traffic(runtime)]
     for member in () if head is None else head.members.values():
         if not member.local and member.said is not None:

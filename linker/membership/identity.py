@@ -78,7 +78,7 @@ def offered_features(
 
 
 def too_new(finalized: Mapping[str, tuple[int, int]], in_log: Mapping[str, int]) -> str | None:
-    """What is finalized there and not known here."""
+    """A feature level that is finalized there and not known here."""
     for name, newest in NEWEST_LEVELS.items():
         level = max(in_log.get(name, 0), *finalized.get(name, (0, 0)))
         if level > newest:

@@ -38,7 +38,7 @@ async def create_internal_topics(target: TargetCluster, timeout: float) -> None:
         except LinkerError as error:
             log.warning("an internal topic of the target was not created beforehand: %s", error)
             continue
-        # That there is no coordinator yet is what one expects.
+        # An answer that there is no coordinator yet is expected.
         codes = {int(one.error_code) for one in getattr(answer, "coordinators", None) or (answer,)}
         refused = refused or bool(codes & _REFUSED)
     if refused:

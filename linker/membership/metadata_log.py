@@ -187,7 +187,7 @@ class MetadataLog:
             raise
 
     def _is_fatal(self, error: LinkerError) -> bool:
-        """What ends the loop.
+        """Whether an error ends the loop.
 
         A refusal (credentials, rights, versions) is final for somebody who just started. Once the log was
         followed it is not: credentials are rotated, rights taken and given back, and a link must outlive

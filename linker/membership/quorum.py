@@ -22,7 +22,7 @@ _EPOCH_ERRORS = frozenset({FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER
 
 
 class QuorumVerdict(enum.Enum):
-    """What an answer's error code asks for."""
+    """The action that an answer's error code asks for."""
 
     TAKE = "the answer holds what was asked for"
     ASK_AGAIN = "same leader, newer epoch: ask again at once"

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def taken_text(cluster_name: str, broker_id: int, existing: BrokerImage | None) -> str:
-    """That somebody else has this broker id, and what to do."""
+    """Says that somebody else has this broker id, and what to do."""
     text = f"broker id {broker_id} is taken in {cluster_name}"
     if existing is not None:
         where = ", ".join(

@@ -35,7 +35,7 @@ class UncommittedTail:
 
     @property
     def end_offset(self) -> int:
-        """What to fetch next."""
+        """The offset to fetch next."""
         return self._batches[-1].next_offset if self._batches else self.committed_offset
 
     @property

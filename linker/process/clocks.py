@@ -42,7 +42,7 @@ class ClockRange(NamedTuple):
 def bound(
     before: ClockReading, after: ClockReading, known: Mapping[int, ClockRange]
 ) -> dict[int, ClockRange]:
-    """What two readings, one after the other, add to what is known. A range that has become empty (a clock was set, or
+    """Add two readings, one after the other, to the known ranges. A range that has become empty (a clock was set, or
     the stamp is a client's) begins anew."""
     ranges = dict(known)
     for (broker, tp), stamp in after.stamps.items():

@@ -32,7 +32,7 @@ class Doors:
         return (host, port) in self._sockets
 
     def take(self, host: str, port: int) -> socket.socket | None:
-        """Whoever takes it closes it."""
+        """The taker closes it."""
         return self._sockets.pop((host, port), None)
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ _library: Final = _glibc()
 
 
 def free_bytes() -> int:
-    """What the C library has and nobody uses."""
+    """Bytes that the C library has and nobody uses."""
     return 0 if _library is None else int(_library.mallinfo2().fordblks)
 
 

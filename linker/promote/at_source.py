@@ -72,7 +72,7 @@ class SourceTransactions:
 async def name_writers(
     context: PromoteBatch, moved: Mapping[TopicPartition, str]
 ) -> dict[TopicPartition, str]:
-    """What moved, with the producers that may have done it."""
+    """The partitions that moved, with the producers that may have done it."""
     producers = context.ports.producers
     if producers is None:
         return dict(moved)

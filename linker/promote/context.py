@@ -56,7 +56,7 @@ class PromoteBatch:
         self._fenced_since: float | None = None
         #: No request to close the source is under way any more (source_fencing.close_source).
         self.close_is_over = False
-        #: What does not keep the batch from being promoted, and somebody should know.
+        #: Findings that do not keep the batch from being promoted, and somebody should know.
         self.warnings: tuple[str, ...] = ()
         #: Records that replicas lack before their log start, by partition, as found last and accepted; and of the batches
         #: of this job before it.
@@ -82,7 +82,7 @@ class PromoteBatch:
         return self.controller.image.mirrors[self.link, tp.topic].topic_id
 
     def plan(self, tps: Collection[TopicPartition]) -> HandOverPlan:
-        """What could be handed over as the metadata image stands."""
+        """The partitions that could be handed over as the metadata image stands."""
         port = self.ports.hand_over
         mirrors = self.controller.image.mirrors
         targets = {
@@ -329,7 +329,7 @@ class PromoteBatch:
         await asyncio.sleep(max(self.settings.breather, held))
 
     async def before_the_end(self, tps: Collection[TopicPartition]) -> None:
-        """What else has to be done once real brokers lead; nothing for a promote."""
+        """Further steps once real brokers lead; none for a promote."""
 
     def final_reasons(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, str] | None:
         return None

@@ -31,7 +31,7 @@ _AT_REST = 0.25
 
 
 class GivenUpSource(Protocol):
-    """What is remembered of the source."""
+    """The source as it is remembered."""
 
     async def known_ends(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, KnownEnds]:
         """As the sidecars that lead tell it now; nothing for those that do not answer in time."""
@@ -64,7 +64,8 @@ class OpenTransactions(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeOverPorts:
-    """What a failover needs done outside. Of `ports`, `tail_check` compares replicas and `source_ends` is not asked."""
+    """Everything that a failover needs done outside. Of `ports`, `tail_check` compares replicas and `source_ends` is
+    not asked."""
 
     ports: PromotePorts
     source: GivenUpSource
@@ -95,8 +96,8 @@ class TakeOverContext(PromoteBatch):
         """A mirror that broke is what may be failed over: its copies are all there is."""
 
     async def before_the_end(self, tps: Collection[TopicPartition]) -> None:
-        """What was open at the source when it died nobody can commit: its coordinator is gone. Without a marker no
-        reader of committed records would ever get beyond it.
+        """Nobody can commit a transaction that was open at the source when it died: its coordinator is gone. Without a
+        marker no reader of committed records would ever get beyond it.
 
         Real brokers lead by now, and a transaction that began behind the take-over is one of theirs: its producer lives.
         """

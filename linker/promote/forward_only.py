@@ -5,7 +5,7 @@ Such a batch may not be unfenced, yet it may not be handed over without a compar
 since, or lost its copy, would join the ISR with less than the log has. The link broker still leads, so it feeds the
 followers until all have one end. Until then the fence stays, past its deadline.
 
-That end is the durable one or a later one: records that a producer writes to the source past the fence cannot be
+This end is the durable one or a later one: records that a producer writes to the source past the fence cannot be
 answered by going back any more, so they are taken along.
 """
 

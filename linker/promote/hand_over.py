@@ -5,7 +5,7 @@ Invariants, from VALIDATED on:
 - `unknown` holds, per partition, the newest attempt that no definite answer refused. While there is one, only the
   metadata log decides (controller.judge.hand_over.settle), and the fence stays.
 - A request is sent only for partitions that were verified for the very incarnations of the replicas' brokers, and
-  under the very leader epoch, that it names. That also holds where a batch can only go forward (`forward_only`).
+  under the very leader epoch, that it names. This holds where a batch can only go forward (`forward_only`), too.
 Sending again is always safe: the same epochs cannot be accepted twice.
 """
 
@@ -222,9 +222,8 @@ class HandOverRun:
         await self._wait(lambda: self._none_open(tps), settings.settle_timeout)
 
     async def _push(self, tps: Collection[TopicPartition]) -> None:
-        """PARTIAL: real brokers are in the ISR, only forward is left. What may be sent is no other than before: only
-        what was compared, as it is now. What was not stays behind its fence, and is looked at again.
-        """
+        """PARTIAL: real brokers are in the ISR, only forward is left. The same rule decides what may be sent:
+        partitions that were compared, as they are now. The others stay behind their fence, and are looked at again."""
         context = self._context
         plan = context.plan(tps)
         known = self._verified

@@ -30,8 +30,8 @@ _LOST = "not begun: the state store did not say in time that it was written down
 
 
 class LinkPromotes:
-    """What runs of them, and what the status says of it. The ports raise LinkerError where this sidecar is not the link
-    controller."""
+    """The jobs that run, and what the status says of them. The ports raise LinkerError where this sidecar is not the
+    link controller."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class LinkPromotes:
         self._settled = asyncio.Event()
         # Held by the promote that runs: settling a stuck one must not look at another in the middle of its hand-over.
         self._promoting = asyncio.Lock()
-        # What runs each job here. One that is written down as running and is not among them nobody runs.
+        # The task that runs each job here. One that is written down as running and is not among them nobody runs.
         self._runs: dict[int, asyncio.Task[None]] = {}
         # From the writing down of a job to its start: who looks for jobs that nobody runs must not find it in between.
         self._beginning = asyncio.Lock()
@@ -83,7 +83,7 @@ class LinkPromotes:
 
     @contextlib.asynccontextmanager
     async def beginning(self) -> AsyncIterator[None]:
-        """A job is written down in it, and started. Whatever goes wrong, a cancellation too: the commit may have been
+        """A job is written down in it, and started. After any failure, a cancellation too, the commit may have been
         carried out, or may be yet, and nobody would run the job, nor let go of its topics."""
         async with self._beginning:
             try:
@@ -166,7 +166,7 @@ class LinkPromotes:
         """Take up what a crash, or another head, left. Partitions stay fenced until that is settled."""
         while True:
             try:
-                # What was certainly not handed over does not have to wait for anything.
+                # Partitions that were certainly not handed over do not have to wait for anything.
                 await self._driver().retreat()
                 left = self._left()
                 if not left:
@@ -225,7 +225,8 @@ class LinkPromotes:
     async def run(self, job: PromoteJob, settings: PromoteSettings) -> None:
         """A job of the link controller to its end, whatever that is; one that is stuck is settled until it has one."""
         async with self._promoting:
-            # What is settled is not run: a reign may have begun while the job was written down, and have ended it by now.
+            # A job that was settled is not run: a reign may have begun while the job was written down, and have
+            # ended it by now.
             await self._settled.wait()
             if job.id not in {left.id for left in self._controller.image.running_jobs(self._name)}:
                 log.warning("link %s: promote %d has ended before it was begun", self._name, job.id)
@@ -259,7 +260,7 @@ class LinkPromotes:
             self._bring_up.ask(topic)  # what changed at the target meanwhile was left alone
 
     def _prove(self, job_id: int) -> None:
-        """What was promoted is to be compared to its exact end."""
+        """Promoted partitions are to be compared to their exact ends."""
         job = self._controller.image.jobs.get((self._name, job_id))
         if job is not None:
             self._validation.close_evidence(job)

@@ -23,7 +23,8 @@ _NAME = "after promotes"
 
 
 def handed_over_at(image: ControllerImage, link: str) -> dict[TopicPartition, int]:
-    """Where promoted partitions left the source. What a failover took over has no such place: its source was dead."""
+    """Where promoted partitions left the source. Partitions that a failover took over have no such place: their
+    source was dead."""
     return {
         state.tp: state.aligned_end
         for state in image.link_partitions(link)

@@ -24,7 +24,7 @@ from wire.frames.types import TopicPartition
 
 
 class LinkPorts:
-    """Of one link. What promote() and take_over() give is made anew for each of them, on the link controller alone."""
+    """Of one link. promote() and take_over() make their ports anew each time, on the link controller alone."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class LinkPorts:
         return make_take_over_ports(self._link, head, self.promote(), self._target, self._link_brokers)
 
     def unproved(self, tp: TopicPartition) -> str | None:
-        """What the validator has to prove of a partition before a promote may hold its producers."""
+        """The part of a partition that the validator has to prove before a promote may hold its producers."""
         found = self._promote_validation().unproved([tp]).get(tp)
         return None if found is None else found.reason
 

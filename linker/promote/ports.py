@@ -26,13 +26,13 @@ class Fencer(Protocol):
     """The routers (one now, several later: then `fence` returns when every one of them has acknowledged)."""
 
     def absent(self) -> str | None:
-        """Who could not acknowledge a fence now, although it may still acknowledge writes; None if nobody.
-        Known beforehand, so that no producer is held for it."""
+        """A sidecar that could not acknowledge a fence now, although it may still acknowledge writes; None if
+        nobody. Known beforehand, so that no producer is held for it."""
         ...
 
     async def prepare(self, tps: Tps, *, timeout: float) -> None:
-        """What can be done before a fence, so that no producer is held for it: connections to whomever the steps
-        behind it ask. What fails is left to the step that needs it."""
+        """Do before a fence all that can be done, so that no producer is held for it: connect to all that the steps
+        behind it ask. A failure is left to the step that needs the connection."""
         ...
 
     async def fence(self, tps: Tps, *, timeout: float) -> None:
@@ -84,8 +84,8 @@ class SourceEnds(Protocol):
 
 class SourceTopics(Protocol):
     async def partitions(self, topics: Collection[str], *, timeout: float) -> Mapping[str, int]:
-        """How many each of them has at the source now; a topic that is not there is left out. What was told beside the
-        last reading of the ends is as good as asking again."""
+        """How many each of them has at the source now; a topic that is not there is left out. Numbers that came with
+        the last reading of the ends are as good as asking again."""
         ...
 
 
@@ -182,7 +182,7 @@ class SourceProducers(Protocol):
     """Producers as the source's leaders know them; texts for people."""
 
     async def writers(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, str]:
-        """Who wrote to these partitions lately without the routers, the newest first."""
+        """The producers that wrote to these partitions lately without the routers, the newest first."""
         ...
 
     async def open_transactions(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, str]: ...
@@ -193,7 +193,7 @@ class SourceProducers(Protocol):
 
 
 class SourceFence(Protocol):
-    """What makes the source refuse writes to a topic, by whomever."""
+    """Makes the source refuse all writes to a topic."""
 
     async def closed(self, topics: Collection[str], *, timeout: float) -> Collection[str]:
         """Those of them that it refuses already, by the same means and not by ours."""

@@ -39,7 +39,7 @@ _TIMEOUT = 5.0
 _RETRY = 0.5
 _CONNECT_TIMEOUT = 5.0
 
-#: What fetchers are told of each partition, and why of some topics that cannot be had now.
+#: The specs for fetchers by partition, and by topic why some cannot be had now.
 SpecsOf = Callable[
     [Sequence[MirrorPartition]], Awaitable[tuple[dict[TopicPartition, MirrorSpec], dict[str, LinkerError]]]
 ]

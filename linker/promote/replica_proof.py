@@ -30,8 +30,8 @@ class ReplicaProof:
     async def proved(self, tps: Collection[TopicPartition], left: float) -> bool:
         """Whether every replica is validated almost to its end, or that is not to keep the fence from closing.
 
-        Raises when it is required and will never be. What is only to be warned of is waited for as long as the
-        validator gets on with it.
+        Raises when it is required and will never be. Where a warning is enough, it waits as long as the validator
+        gets on.
         """
         context, policy = self._context, self._settings.validation
         if policy is ValidationPolicy.SKIP:

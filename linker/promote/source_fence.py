@@ -47,7 +47,7 @@ class TopicAcl(NamedTuple):
 
 
 def fence_of(topic: str) -> TopicAcl:
-    """What closes it."""
+    """The fence for a topic."""
     return TopicAcl(_LITERAL, topic, _EVERYBODY, _ANYWHERE, WRITE, _DENY)
 
 
@@ -187,7 +187,7 @@ async def _deadline(timeout: float, what: str) -> AsyncIterator[None]:
 async def check_source_fence(
     source: Cluster, topics: Mapping[str, int], most_partitions: int
 ) -> list[PreflightFinding]:
-    """What is in the way of closing these topics (with their numbers of partitions); all of it fatal."""
+    """Obstacles to closing these topics (with their numbers of partitions); all of them fatal."""
     name = "fence source"
     try:
         acls = await topic_acls(source, None, timeout=TIMEOUT)

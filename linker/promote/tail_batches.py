@@ -79,7 +79,8 @@ class TailBatches:
     async def _compare_rests(
         self, ends: Mapping[TopicPartition, int], unequal: set[tuple[TopicPartition, int]], timeout: float
     ) -> Mapping[TopicPartition, str]:
-        """What lies behind the watermarks; whatever cannot be read in time is left to the run after the hand-over."""
+        """Compare the batches behind the watermarks; those that cannot be read in time are left to the run after the
+        hand-over."""
         at_source: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
         at_target: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
         for tp, end in ends.items():

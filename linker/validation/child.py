@@ -16,7 +16,7 @@ _ORPHANS_LOOK, _ORPHANS_GRACE = 0.5, 2.0
 
 
 async def keep_log(errors: asyncio.StreamReader | None, file: Path, most: int) -> None:
-    """What Spark and its JVM say, into a file of at most so many bytes and one before it, until they say no more."""
+    """Write the output of Spark and its JVM to a file of at most so many bytes and one before it, until it ends."""
     output: FileIO | None = None
     try:
         output = _append(file)

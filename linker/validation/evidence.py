@@ -140,7 +140,7 @@ class EvidenceWriter:
             await asyncio.sleep(backoff.next())
 
     async def _forget_former(self, tps: Sequence[TopicPartition]) -> None:
-        """What was found of brokers that hold a partition no more says nothing of its replicas."""
+        """Findings about brokers that hold a partition no more say nothing of its replicas."""
         link, image = self._validation.link, self._controller.image
         for tp in self._promoted.there(tps):
             known = image.validations.get((link, tp))

@@ -25,7 +25,8 @@ def _java_version(java: Path) -> int | None:
 
 
 def missing_parts(environ: Mapping[str, str] | None = None) -> str | None:
-    """What the validator needs and this machine does not have; None if all is there, as far as that can be seen."""
+    """Requirements of the validator that this machine does not meet; None if all is there, as far as that can be
+    seen."""
     environ = os.environ if environ is None else environ
     if find_spec("pyspark") is None:
         return "PySpark is not installed where the sidecar runs: pip install 'pyspark>=4.0,<4.1' there"

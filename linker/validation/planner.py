@@ -25,7 +25,7 @@ _COPIED = frozenset({Phase.ACTIVE, Phase.PAUSED, Phase.CATCHING_UP})
 _HANDED_OVER = frozenset({Phase.HANDED_OVER, Phase.PROMOTED})
 _TIME_INDEX_ENTRY = 12  # bytes
 _SMALLEST_BATCH = 61  # its header
-# What was found out of these stays, whatever becomes of the copies.
+# Findings about these stay, whatever becomes of the copies.
 _KEPT = _HANDED_OVER | {Phase.FAILED, Phase.FAILED_OVER}
 
 
@@ -38,7 +38,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """What the target may do to a log by itself; of retention to name a reason only. None: no limit."""
+    """Changes that the target may make to a log by itself; retention only to name a reason. None: no limit."""
 
     compacted: bool = False
     min_compaction_lag_ms: int = 0
@@ -66,8 +66,8 @@ class TopicRules:
 
 @dataclass(frozen=True, slots=True)
 class ValidationPlan:
-    """What a run is to check. `bases`: the watermark that each replica's range begins with; `epochs`: the mirror
-    sessions it is planned for. `left_out`: partition -> why (part of) it cannot be checked now."""
+    """The ranges that a run is to check. `bases`: the watermark that each replica's range begins with; `epochs`: the
+    mirror sessions it is planned for. `left_out`: partition -> why (part of) it cannot be checked now."""
 
     partitions: tuple[m.PartitionPlan, ...] = ()
     bases: Mapping[tuple[TopicPartition, int], int | None] = field(default_factory=dict)

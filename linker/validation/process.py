@@ -70,7 +70,7 @@ class ValidatorProcess:
         self._pause = 0.0
         self._not_before = 0.0
         self._busy = asyncio.Lock()
-        #: What Spark said of itself; None while it does not run.
+        #: Spark's word about itself; None while it does not run.
         self.ready: m.Ready | None = None
         #: Why the process was not usable last; None when it was.
         self.trouble: str | None = None

@@ -26,8 +26,9 @@ class PromotedPartitions:
         self._job = job
 
     def owed(self) -> list[TopicPartition]:
-        """What the job has promoted, mirrors that were deleted since included: what was promoted of an abandoned job whose
-        mirror is gone nobody knows, so it counts. A mirror that begins again is not the one that was promoted."""
+        """The partitions that the job has promoted, mirrors that were deleted since included: nobody knows which
+        were promoted of an abandoned job whose mirror is gone, so they count. A mirror that begins again is not the
+        one that was promoted."""
         image, link, job = self._controller.image, self._validation.link, self._job
         return [
             tp

@@ -37,7 +37,7 @@ class ResultBook:
         self._copy = copy
 
     def note(self, results: Sequence[m.ReplicaResult]) -> None:
-        """What a run has found."""
+        """Take note of a run's findings."""
         now = wall_clock_ms()
         for result in results:
             tp = TopicPartition(result.topic, result.partition)

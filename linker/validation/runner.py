@@ -238,7 +238,7 @@ class LinkValidator:
     async def plan(
         self, tps: Collection[TopicPartition], mode: Mode = Mode.BATCHES, *, only_behind: bool = False
     ) -> ValidationPlan:
-        """What is due now. LinkerError if the target does not say what is configured there."""
+        """The ranges that are due now. LinkerError if the target does not say what is configured there."""
         now = wall_clock_ms()
         await self.lost_copies.forget()
         image = self._controller.image

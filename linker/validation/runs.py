@@ -117,7 +117,7 @@ class Recorder:
             for p in plan.partitions
             for r in p.replicas
         }
-        #: What differs lawfully as told last: the validator tells sums of the run, group after group.
+        #: Lawful differences as told last: the validator tells sums of the run, group after group.
         self._lawful: dict[tuple[TopicPartition, int], Mapping[str, int]] = {}
         status.partitions = len(plan.partitions)
         status.left_out = dict(plan.left_out)
@@ -215,7 +215,7 @@ def missing_of(found: Missing | None) -> MissingRecords | None:
 
 
 def differences(result: m.ReplicaResult) -> tuple[Finding, ...]:
-    """What is wrong with a replica, without what only is not proved of it."""
+    """Faults of a replica, without ranges that are only not proved."""
     return tuple(finding for finding in result.findings if finding.kind not in UNPROVED)
 
 

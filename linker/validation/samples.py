@@ -1,6 +1,5 @@
 """Looks at the partitions while they are validated, for the charts of the evidence. In memory, of bounded number: a
-partition that has too many keeps every other one. What a restart of the sidecar forgets is a chart, not a proof.
-"""
+partition that has too many keeps every other one. A restart of the sidecar forgets a chart, not a proof."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ class SampleBook:
             self._samples[tp] = list(thin(kept))
 
     def of(self, tp: TopicPartition, partitions: int) -> tuple[Sample, ...]:
-        """What one of so many partitions brings into the evidence."""
+        """The samples of one of so many partitions for the evidence."""
         return thin(self._samples.get(tp, ()), budget(partitions))
 
     def forget(self, topics: set[str]) -> None:

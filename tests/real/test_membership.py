@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from controller.alter_partition import AlterPartitionItem
 from lab.clusters.kafka_cluster import KafkaCluster
 from linker.links.configs import topic_configs
 from linker.membership import (
     AdvertisedListener,
-    AlterPartitionItem,
     BrokerIdTaken,
     ClusterIdChanged,
     Identity,

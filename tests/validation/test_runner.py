@@ -22,6 +22,7 @@ from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
 from linker.config.check import ValidationConfig
 from linker.validation import evidence as evidence_module
+from linker.validation import lost_copies
 from linker.validation import runner as runner_module
 from linker.validation.evidence import close_evidence
 from linker.validation.process import ValidatorProcess
@@ -189,7 +190,8 @@ async def stage(
 ) -> AsyncIterator[Stage]:
     monkeypatch.setattr(runner_module, "topic_configs", stage_configs)
     monkeypatch.setattr(runner_module, "_RETRY_FIRST", 0.05)
-    monkeypatch.setattr(runner_module, "_LOOK_AGAIN", 0.01)
+    monkeypatch.setattr(lost_copies, "_LOOK_AGAIN", 0.01)
+    monkeypatch.setattr(lost_copies, "_RETRY", 0.05)
     monkeypatch.setattr(evidence_module, "_RETRY_FIRST", 0.05)
     controller = await StoredController.open(MemoryStore())
     await controller.create_link(LINK, "source-id", {})
@@ -404,7 +406,7 @@ async def test_a_copy_that_is_lost_while_it_is_read_moves_no_watermark(stage: St
     assert run.left_out[T0] == "broker 2 has lost its replica meanwhile"
     assert stage.marks()[T0, 1] == 130
     assert stage.marks()[T0, 2] == 100
-    assert stage.validation.other_copies([T0, T1]) == {T0: {2}, T1: {2}}
+    assert stage.validation.lost_copies.others([T0, T1]) == {T0: {2}, T1: {2}}
 
 
 async def test_a_follower_first_seen_at_its_watermark_has_lost_nothing(stage: Stage) -> None:
@@ -413,7 +415,7 @@ async def test_a_follower_first_seen_at_its_watermark_has_lost_nothing(stage: St
     now = asyncio.get_running_loop().time()
     stage.asked_at = {1: (130, now + 3), 2: (100, now + 1)}
     stage.restarts = {1: ((100, now + 1),), 2: ((100, now + 1),)}
-    assert not stage.validation.other_copies([T0, T1])
+    assert not stage.validation.lost_copies.others([T0, T1])
 
 
 def promote_validation(stage: Stage, distance: int = 10) -> PromoteProof:
