@@ -102,7 +102,9 @@ class PromoteProof:
                 self._distance,
             )
             if reason is None:
-                brokers = self._validation.lost_copies.others([tp]).get(tp, set()).intersection(self._replicas(tp))
+                brokers = (
+                    self._validation.lost_copies.others([tp]).get(tp, set()).intersection(self._replicas(tp))
+                )
                 if brokers:
                     reason = f"broker {min(brokers)} has lost what was validated of its replica"
             if reason is not None:

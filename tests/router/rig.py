@@ -332,7 +332,7 @@ class Rig:
         await self.target_cluster.close()
         await self.source.__aexit__()
         await self.target.__aexit__()
-        assert self.loop_errors == []
+        assert self.loop_errors == [], self.loop_errors
         assert self.router.hub.budget.used >= 0
 
     def values(self, name: str = "orders", index: int = 0) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ from admin.models import (
     PromoteTopic,
     SourceProducer,
 )
-from linker.cli import output, tables, verdict
+from linker.cli import output, promote_tables, tables, verdict
 from linker.cli.layout import blocks, fit, hanging, shortened, wrapped
 
 LONG = "orders." + "x" * 235 + ".events"  # 249 characters, as long as Kafka takes
@@ -139,7 +139,7 @@ def test_the_producers_of_a_dry_run_stay_a_table(width: int) -> None:
         validation="require",
         unproved=["orders-0: nothing of broker 1's replica is validated yet"],
     )
-    lines = tables.plan(plan).splitlines()
+    lines = promote_tables.plan(plan).splitlines()
     assert max(map(len, lines)) <= width
     [header] = [at for at, line in enumerate(lines) if "PRODUCER" in line and "4001" not in line] or [0]
     rows = [line for line in lines[header:] if "4001" in line]
