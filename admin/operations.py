@@ -57,7 +57,7 @@ SidecarId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 class Operations:
-    """The table. Whoever derives from it says in `call` how a row is carried out."""
+    """The table. A subclass says in `call` how a row is carried out."""
 
     def call(self, operation: AdminOperation[..., Any], arguments: Mapping[str, Any]) -> Any:
         raise NotImplementedError

@@ -48,7 +48,7 @@ def keep_token(directory: Path, fleet_secret: str | None = None) -> tuple[str, P
 
 
 def found_token(told: str, host: str, port: int, tables: Iterable[Path] = _TABLES) -> str | None:
-    """What the file holds that whoever listens at this address has named; None if it is not to be believed, or not ours
+    """The token in the file that the listener at this address has named; None if it is not to be believed, or not ours
     to read."""
     path = Path(told)
     if host not in LOOPBACK or path.name != FILE or not path.is_absolute():

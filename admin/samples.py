@@ -101,7 +101,7 @@ class GroupsSample:
 
 @dataclass(slots=True, kw_only=True)
 class FleetSample:
-    """What a sidecar of a fleet counts; the second half only while it is the link controller."""
+    """The counts of a sidecar of a fleet; the second half only while it is the link controller."""
 
     lease_seconds: float  # left; 0 when it is over
     lease_lapses: int

@@ -124,7 +124,7 @@ class ValidatorStatus(ValidationModel):
 
 
 class LinkValidation(ValidationModel):
-    """What is proved of a link's mirrors."""
+    """The proof of a link's mirrors."""
 
     link: str
     continuous: bool
@@ -153,7 +153,7 @@ class LinkValidationDescription(LinkValidation):
 
 
 class PromoteValidation(ValidationModel):
-    """What was proved for a promote. `state`: null until it has promoted something; PENDING while the last run, with
+    """The proof for a promote. `state`: null until it has promoted something; PENDING while the last run, with
     exact ends, is under way; CLOSED; INCOMPLETE with the reason."""
 
     policy: Policy

@@ -35,8 +35,8 @@ class FollowerLog:
     def __init__(self) -> None:
         #: Where it asked last in the leader epoch before.
         self.asked = UNKNOWN_OFFSET
-        #: Where it was first seen, and each time it asked for less than before: (offset, monotonic), both rising. What it
-        #: had behind such an offset it has lost, however far it has come again.
+        #: Where it was first seen, and each time it asked for less than before: (offset, monotonic), both rising. The
+        #: records behind such an offset are lost, however far it has come again.
         self.restarts: tuple[tuple[int, float], ...] = ()
 
     def restarted(self, offset: int, now: float) -> None:

@@ -57,7 +57,7 @@ class StaleHead(ControllerError):
 
 
 class MemberPorts(Protocol):
-    """What a member does to its sidecar. `fence`, `unfence` and `release` take effect before their first await."""
+    """The effects of a member on its sidecar. `fence`, `unfence` and `release` take effect before their first await."""
 
     async def fence(self, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
         """Hold new produces; return when no forwarded one is in flight."""

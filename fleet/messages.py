@@ -54,7 +54,7 @@ class Hello(_Message):
     control: Name = ""
     admin: Name = ""
     cluster_id: Name = ""
-    # What the next start must reuse, kept in the store too (failover needs it when the sidecar is dead).
+    # The values that the next start must reuse, kept in the store too: failover needs them when the sidecar is dead.
     incarnation_id: Name = ""
     log_dir_id: Name = ""
     broker_epoch: int = -1

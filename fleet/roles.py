@@ -134,8 +134,8 @@ class FleetRunner:
             self.head = head
             self._head_changed.set()
             async with self._reign(head):
-                # Whatever ends the head is waited for there, so that it comes only once: a second reason, while the
-                # reign is being ended, would cut that short, and promotes of this sidecar would go on.
+                # The end of the link controller is waited for there, so that it comes only once: a second reason, while
+                # the term is being ended, would cut that short, and promotes of this sidecar would go on.
                 lost = await self._until_lost(running)
         finally:
             running.cancel()

@@ -105,7 +105,7 @@ class SharedController(LinkController):
             self._load(welcome.image, welcome.controller_epoch)
 
     def apply(self, delta: Delta) -> None:
-        """What the head has committed; CorruptState if this program cannot read it."""
+        """The commits of the link controller; CorruptState if this program cannot read them."""
         if self._head is not None:
             return
         if delta.reset:

@@ -68,7 +68,7 @@ class StoredController(LinkController):
             try:
                 await self._store.commit(operations, controller_epoch=self._claimed)
             except ControllerFenced:
-                # Nothing was written, nor ever will be by us. Whoever is told that the image was read anew would try
+                # Nothing was written, nor ever will be by us. A caller that is told of an image read anew would try
                 # again, and have it read anew.
                 self._stale = False
                 raise

@@ -60,7 +60,6 @@ _IDLE_FRAMES = 32 << 20
 _TRIM_INTERVAL = 5.0
 _ANSWER_GRACE = 0.5
 _ENDS_TIMEOUT = 5.0
-_PROTOCOL_IDS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
 class Sidecar:
@@ -132,8 +131,8 @@ class Sidecar:
     def _target_side(self) -> m.Side:
         """As the validator reaches it, with the secrets resolved as they are now."""
         properties = self.config.target.client_properties()
-        # Tried here, because the validator gets values only: its errors could not tell which to hide. What is wrong
-        # without a reference it says itself.
+        # Tried here, because the validator gets values only: its errors could not tell which to hide. It says itself
+        # which value without a reference is wrong.
         with contextlib.suppress(InvalidSecurityConfig), self.config.target.hiding_values():
             ClientSecurity.from_properties(properties)
         return side("target", properties, self.target.membership.cluster.cluster_id)

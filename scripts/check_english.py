@@ -17,7 +17,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-CLEAN = ("wire", "controller", "fleet/stores", "router", "validator", "lab", "scripts")
+CLEAN = (
+    *("wire", "controller", "fleet", "fetcher", "router", "groups", "validator", "admin", "linker"),
+    *("lab", "scripts"),
+)
 
 _CLAUSE = re.compile(
     r"(?:^|(?<=[.!?:;] ))(?:(?:What|Who|Whoever|Whatever|Whose|Whom|Whichever)\b"

@@ -233,7 +233,7 @@ class LinkOptionsUpdate(Model):
     acl_principals_map: PrincipalRules | None = None
 
     def named(self) -> dict[str, Any]:
-        """What is to be changed. A field that is null is not named: clients may send all of them."""
+        """The changes. A field that is null is not named: clients may send all of them."""
         return self.model_dump(exclude_none=True)
 
     def applied_to(self, options: LinkOptions) -> LinkOptions:

@@ -92,7 +92,7 @@ class OpenTransaction(Model):
 
 
 class FailoverPartition(Model):
-    """What a failover takes over of one partition. Offsets are ends: one more than the last offset below."""
+    """The part of one partition that a failover takes over. Offsets are ends: one more than the last offset below."""
 
     topic: str
     partition: int

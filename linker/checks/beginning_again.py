@@ -39,7 +39,7 @@ def why_not(
 
 
 def instead(mirror: MirrorTopic, found: TopicImage | None) -> str:
-    """What helps where beginning again does not."""
+    """The remedy where beginning again does not help."""
     link, topic = mirror.link, mirror.topic
     foreign = found is not None and mirror.topic_id != UNBOUND and found.id != mirror.topic_id
     return (

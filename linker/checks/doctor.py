@@ -1,8 +1,8 @@
 """Checks that need nothing but a client's view of the two clusters: for `linker doctor`, with a sidecar and without one
 (doctor_alone.py puts them together for the latter).
 
-Each is a line with what to do. Only questions are asked: nothing is created, changed or remembered. What a broker does not
-tell is said to be unknown.
+Each is a line with what to do. Only questions are asked: nothing is created, changed or remembered. A value that a
+broker does not tell is said to be unknown.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ async def check_followers(target: Cluster, brokers: Collection[int]) -> list[Che
 
 
 def validator_check(missing: str | None, policy: str) -> Check:
-    """What the validator lacks is the worse the more a promote asks of it; with `skip` nothing is."""
+    """A missing part of the validator is the worse the more a promote asks of it; with `skip` nothing is."""
     if missing is None:
         return Check(name="validator", result=CheckResult.OK, detail="PySpark and Java are there")
     if policy == "skip":
@@ -274,7 +274,7 @@ async def check_source_rights(source: Cluster) -> list[Check]:
 
 
 def producers_by_topic(states: States, now_ms: int) -> list[Check]:
-    """Who would have to be moved: producers with an id that wrote lately, and open transactions."""
+    """The clients that would have to be moved: producers with an id that wrote lately, and open transactions."""
     topics: dict[str, set[int]] = {}
     for tp, found in direct_writers(states, _EVERY_ID, now_ms).items():
         topics.setdefault(tp.topic, set()).update(one.producer_id for one in found)

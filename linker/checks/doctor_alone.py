@@ -36,7 +36,7 @@ from wire.frames.types import TopicPartition
 
 
 async def examine(config: Config, properties: Mapping[str, str], topics: Sequence[str]) -> DoctorReport:
-    """What a sidecar with this configuration, and a link with these client properties, would meet. No topics: all that
+    """The findings for a sidecar with this configuration, and a link with these client properties. No topics: all that
     the link's principal may see, internal ones left out."""
     resolved = config.link_secrets.resolve(properties)
     with hiding_values(properties):
@@ -149,7 +149,7 @@ async def _source_checks(source: Cluster, target: Cluster | None, topics: Sequen
 
 
 class _OnlyCluster:
-    """What preflight asks of a target."""
+    """The part of a target that preflight asks."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster

@@ -81,7 +81,7 @@ def described(held: Held) -> str:
 
 
 def warning(held: Held) -> str | None:
-    """What is lost with it, or may be."""
+    """The records that are lost with it, or may be."""
     only = only_at_target(held)
     if only is not None:
         if held.added:
@@ -146,7 +146,7 @@ async def holdings(
     *,
     wanted: Iterable[int],
 ) -> list[Held]:
-    """Of these partitions of the mirror's topic. Whoever does not answer is said to be unknown."""
+    """Of these partitions of the mirror's topic. A broker that does not answer is said to be unknown."""
     chosen = {
         TopicPartition(topic.name, index): topic.partitions[index]
         for index in sorted(wanted)
@@ -182,7 +182,7 @@ async def holdings(
 async def _at_source(
     runtime: LinkRuntime, mirror: MirrorTopic, tps: list[TopicPartition]
 ) -> dict[TopicPartition, Extent | None]:
-    """What is there of the mirror's topic: None where it is certain that it is gone, left out what is not told. Another
+    """Of the mirror's topic: None where it is certain that it is gone; a part that is not told is left out. Another
     topic of the same name is not it."""
     if not tps:
         return {}

@@ -63,7 +63,7 @@ def late_checks(late: Late) -> list[Check]:
 
 
 def begun_later_lines(found: list[NotMirrored]) -> list[str]:
-    """What stays at the source on purpose: no fault, but it is to be known before the source is given up."""
+    """The records that stay at the source on purpose: no fault, but to be known before the source is given up."""
     topics: dict[str, list[NotMirrored]] = {}
     for one in found:
         topics.setdefault(one.tp.topic, []).append(one)

@@ -84,8 +84,8 @@ def listener_checks(brokers: Mapping[int, BrokerImage], ours: Collection[int], o
 
 
 def throttle_of(image: ClusterImage, topic: str) -> str | None:
-    """What holds back the copies of this topic: a tool set it for a reassignment, and nothing takes it away by itself while
-    the mirror's own reassignment is open. None: nothing.
+    """The throttles that hold back the copies of this topic: a tool set them for a reassignment, and nothing takes them
+    away by itself while the mirror's own reassignment is open. None: nothing.
     """
     configs = image.configs.get((CONFIG_TOPIC, topic), {})
     found = []

@@ -159,7 +159,7 @@ async def _describe_topics(cluster: Cluster, topics: Collection[str]) -> Any:
 async def _ask_any(
     cluster: Cluster, api: str, fields: Mapping[str, object], *, max_version: int | None = None
 ) -> Any:
-    """What every broker can answer: one that hangs is given up for another one while there is time."""
+    """A question that every broker can answer: one that hangs is given up for another one while there is time."""
     deadline = time.monotonic() + TIMEOUT
     while True:
         left = max(0.001, deadline - time.monotonic())
@@ -267,7 +267,7 @@ def _acl_flag(operation: int) -> str:
 
 
 async def cluster_operations(cluster: Cluster) -> int:
-    """What the principal may do on Cluster, as a broker tells it: a set of AclOperation, for `allowed`."""
+    """The principal's rights on Cluster, as a broker tells them: a set of AclOperation, for `allowed`."""
     answer = await _ask_any(cluster, "describe_cluster", {"include_cluster_authorized_operations": True})
     return int(answer.cluster_authorized_operations)
 

@@ -15,7 +15,7 @@ _DEFAULT = "default.replication.factor"
 
 
 async def target_default(target: Cluster, brokers: Collection[int]) -> int | None:
-    """What the target gives a topic that names none; None if it does not tell."""
+    """The target's factor for a topic that names none; None if it does not tell."""
     if not brokers:
         return None
     try:

@@ -145,7 +145,7 @@ def _followed(
 
 
 def _may_have_ended(one: SidecarDescription | None) -> bool:
-    """Whoever leaves ends when nothing needs it any more, and may be the one that was asked."""
+    """A sidecar that leaves ends when nothing needs it any more, and may be the one that was asked."""
     return one is not None and one.leaving and one.staying_partitions < _FEW
 
 

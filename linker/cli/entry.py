@@ -20,7 +20,7 @@ def main() -> None:
     except KeyboardInterrupt:
         _fail("interrupted")
     except BrokenPipeError:
-        # Whoever reads us (head, less) has seen enough. Python would complain at exit: replace stdout.
+        # The reader of our output (head, less) has seen enough. Python would complain at exit: replace stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:

@@ -47,7 +47,7 @@ def failover(
 ) -> None:
     """Take over from a source that is dead, at what the target's replicas have.
 
-    What the source had beyond that is lost, and said per partition. There is no way back: writes are not
+    The source's records beyond that are lost, and said per partition. There is no way back: writes are not
     forwarded any more, even if the source returns.
     """
     from admin.models import FailoverRequest

@@ -81,7 +81,7 @@ def drawn(began: float, job: PromoteJobStatus, trouble: str) -> RenderableType:
 
 
 def _proving(job: PromoteJobStatus) -> str:
-    """What the validator does for it at the moment, with numbers that move."""
+    """The validator's work for it at the moment, with numbers that move."""
     found = job.validation
     if found is None or found.final:
         return ""

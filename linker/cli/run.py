@@ -27,7 +27,7 @@ _UNUSED = (
 
 
 class Arguments(NamedTuple):
-    """What `run` was asked for."""
+    """The arguments of `run`."""
 
     config: Path
     check: bool
@@ -64,8 +64,8 @@ def run(arguments: Arguments) -> None:
         return
     # Before all that takes time: see there.
     doors = Doors((one.bind_host, one.port) for one in settings.sidecar.client_listeners())
-    # What is loaded is no garbage: it is not looked through while it comes in, nor ever again (a pause of all that is
-    # served, of tens of milliseconds).
+    # Loaded modules are no garbage: they are not looked through while they come in, nor ever again (a pause of all that
+    # is served, of tens of milliseconds).
     gc.disable()
     load_sidecar()
     import linker.sidecar as process

@@ -30,7 +30,7 @@ _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 
 
 class _LinkOrCommand(TyperGroup):
-    """What is none of its commands is the name of a link."""
+    """A word that is none of its commands is the name of a link."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands and not args[0].startswith("-"):

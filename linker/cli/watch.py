@@ -111,7 +111,7 @@ def render(now: Status, before: Status | None, trouble: str = "", *, max_mirrors
     if found:
         from admin.models import SEVERITY
 
-        # What needs a look comes first, and stays visible when there are more than fit.
+        # Mirrors that need a look come first, and stay visible when there are more than fit.
         found.sort(key=lambda mirror: (-SEVERITY.index(mirror.state), -(mirror.lag or 0), mirror.topic))
         mirrors = _table("TOPIC", "STATE", "PARTITIONS>", "LAG>", "TIME LAG>", "REASON")
         for mirror in found[:max_mirrors]:

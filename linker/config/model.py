@@ -217,7 +217,7 @@ class SidecarConfig(Section):
         return parse_address(self.admin_listen, key="admin.listen")
 
     def admin_advertised_address(self) -> tuple[str, int]:
-        """What the other sidecars are told."""
+        """The address that the other sidecars are told."""
         if self.admin_advertised is None:
             return self.admin_address()
         return parse_address(self.admin_advertised, key="admin.advertised")
@@ -237,7 +237,7 @@ class SidecarConfig(Section):
         return {**self.listener_properties("control"), "security.protocol": "SSL"}
 
     def control_advertised_address(self) -> tuple[str, int] | None:
-        """What the others are told; None: where it listens."""
+        """The address that the others are told; None: where it listens."""
         if self.control_advertised is None:
             return None
         return parse_address(self.control_advertised, key="control.advertised")
@@ -368,7 +368,7 @@ class Config(Section):
 
     @property
     def link_secrets(self) -> LinkSecrets:
-        """What the properties of links may refer to."""
+        """The files and variables that the properties of links may refer to."""
         return LinkSecrets(Path(os.path.abspath(self.sidecar.links_dir)))
 
     @property

@@ -175,14 +175,6 @@ class Fleet:
             raise NoController(f"it is about to become the link controller{why}; try again in a few seconds")
         return Destination(seat.holder.broker_id, seat.holder.admin)
 
-    def _no_controller(self) -> NoController:
-        why = self.runner.vacancy or self.runner.trouble
-        return NoController(
-            "no sidecar is the link controller at the moment"
-            + ("" if why is None else f" ({why})")
-            + "; try again in a few seconds"
-        )
-
     async def wait_loaded(self, timeout: float) -> None:
         """Wait until there is a state to work with; FleetNotReady if none came in time."""
         loaded = asyncio.Event()

@@ -82,8 +82,8 @@ def source_side(link: Link, secrets: LinkSecrets) -> m.Side:
     """The source as the validator is told of it."""
     properties = dict(link.properties)
     resolved = secrets.resolve(properties)
-    # Tried here, because the validator gets values only: its errors could not tell which to hide. What is wrong
-    # without a reference it says itself.
+    # Tried here, because the validator gets values only: its errors could not tell which to hide. It says itself which
+    # value without a reference is wrong.
     with contextlib.suppress(InvalidSecurityConfig), hiding_values(properties):
         ClientSecurity.from_properties(resolved)
     with hiding_values(properties):

@@ -133,7 +133,7 @@ class QuorumFinder:
         return ActiveController(partition.leader_id, host, port, partition.leader_epoch)
 
     async def ask_brokers(self, tried: dict[str, str], deadline: float) -> ActiveController | None:
-        """What the target's brokers say; each of them forwards the question to the active controller."""
+        """The answer of the target's brokers; each of them forwards the question to the active controller."""
         # Never ourselves: the question would only travel in a circle. None is any node of the bootstrap list.
         others: list[int | None] = [node for node in self._cluster.nodes if node != self._own_broker_id]
         random.shuffle(others)

@@ -287,7 +287,7 @@ class MetadataLog:
         if dropped := self._tail.truncate(epoch, end_offset):
             log.info("%s: metadata log: %d uncommitted batches dropped", self._name, dropped)
             return
-        # The quorum lost records that it had committed. Whatever the log says now is what the brokers see.
+        # The quorum lost records that it had committed. The brokers see the log as it is now.
         log.error(
             "%s: metadata log: the quorum lost committed records (we are at %d, it diverges at %d of epoch %d): "
             "replaying from the start",

@@ -35,7 +35,7 @@ class NewTopic(NamedTuple):
 
 
 class TopicOperations:
-    """What is asked of the controller about topics."""
+    """Requests to the controller about topics."""
 
     def __init__(self, channel: ControllerChannel, metadata: MetadataLog) -> None:
         self._channel = channel

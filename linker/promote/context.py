@@ -272,7 +272,7 @@ class PromoteBatch:
         except ControllerFenced:
             raise
         except StoreError as error:
-            # Held writes do not wait for the store. What stands there is a debt that is settled by opening once more.
+            # Held writes do not wait for the store. A note that is left there is a debt, settled by opening once more.
             logger.warning("promote %d of link %s: %s", self.job_id, self.link, error)
 
     async def release(self, tps: Collection[TopicPartition]) -> None:

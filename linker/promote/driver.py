@@ -178,7 +178,7 @@ class PromoteDriver:
             await checks.take_fence()
             verified = await self._validated(context, checks)
         except Exception as error:
-            # Nothing was sent. Whatever happened, a bug included, must not leave producers held.
+            # Nothing was sent. No failure, a bug included, may leave producers held.
             if not isinstance(error, LinkerError | TimeoutError):
                 logger.exception("promote %d of link %s", context.job_id, context.link)
             await context.go_back(dict.fromkeys(context.tps, full_reason(error)))

@@ -116,7 +116,7 @@ class ServiceBase:
     def _changed_configs(
         self, link: str, topics: Collection[str] | None = None
     ) -> list[tuple[str, list[Changed]]]:
-        """What the target's topics have otherwise than their mirrors are to have it; None: all topics of the link."""
+        """Configs of the target's topics that are not as their mirrors are to have them; None: all topics."""
         image = self._sidecar.target.image
         return [
             (

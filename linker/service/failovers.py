@@ -36,7 +36,7 @@ class Failovers(ServiceBase):
         ]
 
     async def plan_failover(self, link: str, request: FailoverRequest) -> FailoverPlan:
-        """What would be taken over of each partition, and what not, as the replicas stand now."""
+        """The offsets of each partition that would be taken over, and those that would not, as the replicas stand now."""
         runtime = self._runtime(link)
         self._require_ready()
         topics = self._failover_topics(link, request)

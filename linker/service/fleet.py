@@ -153,7 +153,7 @@ class FleetService(SidecarViews):
 
 
 def _stuck(staying: list[StayingPartition]) -> list[str]:
-    """What cannot move as things are, by its reason."""
+    """Partitions that cannot move as things are, by their reason."""
     reasons = Counter(one.reason for one in staying if one.reason is not None)
     first = {one.reason: one for one in reversed(staying)}
     return [

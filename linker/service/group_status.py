@@ -35,7 +35,7 @@ def _moment(wall_ms: int) -> datetime:
 
 
 def reason_of(group: MirrorGroup, run: GroupRun | None) -> str | None:
-    """What a person should know first."""
+    """The state that a person should know first."""
     if run is None:
         return group.reason
     if group.move is not None:

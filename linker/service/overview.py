@@ -109,7 +109,7 @@ class Overview(FleetService):
         )
 
     async def _examined(self, runtime: LinkRuntime) -> list[Check]:
-        """Rights, groups and clocks. What cannot be asked is a line, not an error."""
+        """Rights, groups and clocks. A question that fails is a line, not an error."""
         topics = [mirror.topic for mirror in self._image.link_mirrors(runtime.name)]
         try:
             checks = await check_source_rights(runtime.source)

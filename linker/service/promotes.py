@@ -121,7 +121,7 @@ class Promotes(Validations):
         return [difference.detail for difference in preflight.config_differences(planned)]
 
     async def _as_doctor_says(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[str]:
-        """What a promote would lose, or make the target's for good, although it could start."""
+        """The records that a promote would lose, or make the target's for good, although it could start."""
         lines = [
             f"topic {topic} at the target is not as it was made: {change}"
             for topic, found in self._changed_configs(runtime.name, topics)
@@ -166,7 +166,7 @@ class Promotes(Validations):
     async def _producers(
         self, runtime: LinkRuntime, topics: Sequence[str]
     ) -> tuple[list[SourceProducer], list[str]]:
-        """Who is still at the source, and what follows for the promote."""
+        """The producers that are still at the source, and the consequences for the promote."""
         tps = [
             s.tp
             for topic in topics
@@ -202,7 +202,7 @@ class Promotes(Validations):
     async def _source_fence(
         self, runtime: LinkRuntime, topics: Sequence[str]
     ) -> list[preflight.PreflightFinding]:
-        """What keeps the source from refusing writes to these topics."""
+        """The reasons why the source cannot refuse writes to these topics."""
         mirrors = {topic: self._image.mirrors[runtime.name, topic].partitions for topic in topics}
         try:
             return await check_source_fence(runtime.source, mirrors, PromoteSettings().whole_partitions)
@@ -226,8 +226,8 @@ class Promotes(Validations):
         return [f"topic {topic}: {reason}" for topic, reason in grown.items()]
 
     async def _late_replicas(self, runtime: LinkRuntime, topics: Sequence[str], accepted: int) -> list[str]:
-        """Replicas that start later than the source: what lies before would be at the source only. What cannot be asked now
-        is asked again before writes are held."""
+        """Replicas that start later than the source: what lies before would be at the source only. A question that
+        fails now is asked again before writes are held."""
         tps = [
             s.tp
             for topic in topics

@@ -35,7 +35,7 @@ def _ms(seconds: float | None) -> int | None:
 
 
 class SidecarViews(ServiceBase):
-    """What the fleet looks like from the link controller; from any sidecar, where it is the only one."""
+    """The fleet as the link controller sees it; as any sidecar does, where it is the only one."""
 
     def _head(self) -> FleetController:
         head = self._sidecar.fleet.head

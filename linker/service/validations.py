@@ -85,7 +85,7 @@ class Validations(ServiceBase):
         raise ValidationNotFound(name)
 
     def _unproved(self, runtime: LinkRuntime, topics: list[str]) -> list[str]:
-        """What a promote of these topics would have the validator prove first, the worst of each topic."""
+        """The part of these topics that a promote would have the validator prove first, the worst of each topic."""
         lines = []
         for topic in topics:
             for state in self._image.topic_partitions(runtime.name, topic):

@@ -30,7 +30,7 @@ class ResultBook:
         #: Where it started then; and the source.
         self.replica_starts: dict[tuple[TopicPartition, int], int] = {}
         self.source_starts: dict[TopicPartition, int] = {}
-        #: Whose tail was compared inside a fence, with the result.
+        #: Partitions whose tail was compared inside a fence, with the result.
         self.tails: dict[tuple[TopicPartition, int], bool] = {}
         self._link = link
         self._controller = controller
