@@ -91,6 +91,7 @@ async def test_a_consumer_at_the_end_costs_the_source_nothing() -> None:
 async def test_what_was_let_go_is_read_from_the_source_and_the_end_in_memory_again() -> None:
     async with copies() as (rig, mirror, _):
         client = await rig.client()
+        await eventually(lambda: mirror.read(0, 100) is None)  # the follower has it, and has said so
         assert len((await fetch(client, rig, {0: 0})).values()) == 3
         assert asked_by_clients(rig) == 1
         waiting = fetch(client, rig, {0: 3}, max_wait_ms=5000)
