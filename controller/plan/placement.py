@@ -5,14 +5,14 @@ reassignment's target list is the leader after promote, so both replicas and lea
 what is there already.
 
 Replicas are chosen greedily: a rack that the partition has no replica in comes first, then the broker with
-the fewest replicas; what that leaves uneven is moved. Leaders are then evened out: a partition may be led
+the fewest replicas; an uneven rest is moved along chains of partitions. Leaders are then evened out: a partition may be led
 by any of its replicas, so an excess of leaders moves along a chain of partitions to a broker that has too
 few, until no such chain is left. That is the smallest skew these replica sets allow.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -81,30 +81,49 @@ def _choose(replicas: dict[int, int], racks: Mapping[int, str | None], count: in
 
 
 def _even_out(sets: list[list[int]], replicas: dict[int, int], racks: Mapping[int, str | None]) -> None:
-    """Even out the greedy choice: move single replicas from full to empty brokers where no partition loses
-    a rack.
+    """Even out the greedy choice: move replicas from full to empty brokers where no partition loses a rack. One move may
+    need others before it: the partitions of a full broker may all have a replica in the empty one's rack.
     """
-
-    def spread(members: Sequence[int]) -> int:
-        return len({racks[b] for b in members}) if racks else 0
-
-    moved = True
-    while moved:
-        moved = False
+    while max(replicas.values()) - min(replicas.values()) > 1:
         for full in sorted(replicas, key=lambda b: (-replicas[b], b)):
-            for empty in sorted(replicas, key=lambda b: (replicas[b], b)):
-                if replicas[full] - replicas[empty] < 2:
-                    break
-                for members in sets:
-                    if full not in members or empty in members:
-                        continue
-                    changed = [empty if b == full else b for b in members]
-                    if spread(changed) >= spread(members):
-                        members[:] = changed
-                        replicas[full] -= 1
-                        replicas[empty] += 1
-                        moved = True
-                        break
+            moves = _moves(full, sets, replicas, racks)
+            if moves:
+                break
+        else:
+            return
+        for index, source, destination in moves:
+            sets[index] = [destination if b == source else b for b in sets[index]]
+        replicas[full] -= 1
+        replicas[moves[-1][2]] += 1
+
+
+def _moves(
+    full: int, sets: Sequence[Sequence[int]], replicas: Mapping[int, int], racks: Mapping[int, str | None]
+) -> list[tuple[int, int, int]]:
+    """The shortest chain of moves (index of a partition, from, to), each in another partition, from a full broker to one
+    with at least two replicas less; empty if there is none."""
+    emptiest_first = sorted(replicas, key=lambda b: (replicas[b], b))
+    in_rack = [Counter(racks[b] for b in members) for members in sets] if racks else []
+    chains: dict[int, list[tuple[int, int, int]]] = {full: []}
+    queue = deque([full])
+    while queue and len(chains) < len(replicas):
+        source = queue.popleft()
+        used = {index for index, _, _ in chains[source]}
+        for index, members in enumerate(sets):
+            if source not in members or index in used:
+                continue
+            for destination in emptiest_first:
+                if destination in members or destination in chains:
+                    continue
+                if racks and (racks[source] != racks[destination]):
+                    here = in_rack[index]
+                    if here[racks[source]] == 1 and here[racks[destination]] > 0:
+                        continue  # the partition would lose a rack
+                chains[destination] = [*chains[source], (index, source, destination)]
+                if replicas[full] - replicas[destination] >= 2:
+                    return chains[destination]
+                queue.append(destination)
+    return []
 
 
 def _lead(sets: Sequence[Sequence[int]], leaders: dict[int, int]) -> list[int]:

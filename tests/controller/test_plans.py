@@ -210,6 +210,8 @@ def test_no_replicas_at_all_is_not_aligned() -> None:
 # Placement.
 
 
+# One move is not enough: each partition of a full broker has a replica in the empty ones' rack.
+@example(racks=[3, 3, 3, 3], partitions=4, replication_factor=3, with_racks=True)
 @given(
     racks=st.lists(st.integers(1, 4), min_size=1, max_size=4),
     partitions=st.integers(1, 40),
