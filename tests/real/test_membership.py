@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from controller.alter_partition import AlterPartitionItem
+from controller.alter_partition import alter_partition_item
 from lab.clusters.kafka_cluster import KafkaCluster
 from linker.links.configs import topic_configs
 from linker.membership import (
@@ -148,9 +148,8 @@ async def mirror(
 
 async def hand_over(target: TargetCluster, tps: list[TopicPartition], replicas: list[int]) -> None:
     isr = (target.broker_id, *replicas)
-    assert set(
-        (await target.operations.alter_partition([AlterPartitionItem(tp, isr) for tp in tps])).values()
-    ) == {108}
+    items = [alter_partition_item(target.image, tp, isr) for tp in tps]
+    assert set((await target.operations.alter_partition(items)).values()) == {108}
     await target.metadata.wait_for(
         lambda image: (
             True
@@ -350,7 +349,8 @@ async def test_a_restarted_target_broker_has_a_new_epoch(
     kafka.controllers[0].pause()
     try:
         with pytest.raises(ConnectionLost) as unknown:
-            await target.operations.alter_partition([AlterPartitionItem(tps[0], (900, 1, 2))], timeout=1)
+            item = alter_partition_item(target.image, tps[0], (900, 1, 2))
+            await target.operations.alter_partition([item], timeout=1)
     finally:
         kafka.controllers[0].resume()
     assert unknown.value.sent
