@@ -254,8 +254,9 @@ async def cancel_reassignments(cluster: KafkaCluster, tps: Sequence[TopicPartiti
     await reassign(cluster, dict.fromkeys(tps))
 
 
-async def cancel_reassignments_to_dead_brokers(cluster: KafkaCluster) -> None:
-    """Tools ask each broker of a reassignment, and wait a minute for one that is gone; other tests leave such ones."""
+async def delete_mirrors_of_dead_brokers(cluster: KafkaCluster) -> None:
+    """Tools ask each broker of a reassignment, and wait a minute for one that is gone. Tests that kill their sidecar leave
+    such ones; where the dead broker is the whole ISR they cannot be cancelled either."""
     async with operator(cluster) as client:
         described = await client.call("describe_cluster", {}, timeout=30)
         alive = {int(broker.broker_id) for broker in described.brokers}
@@ -263,13 +264,12 @@ async def cancel_reassignments_to_dead_brokers(cluster: KafkaCluster) -> None:
             "list_partition_reassignments", {"timeout_ms": 20_000, "topics": None}, timeout=30
         )
     left = [
-        TopicPartition(topic.name, part.partition_index)
+        topic.name
         for topic in listed.topics
-        for part in topic.partitions
-        if not alive.issuperset(part.replicas)
+        if any(not alive.issuperset(part.replicas) for part in topic.partitions)
     ]
-    if left:
-        await cancel_reassignments(cluster, left)
+    for name in left:
+        await asyncio.to_thread(delete_topic, cluster.bootstrap, name)
 
 
 async def reassign(

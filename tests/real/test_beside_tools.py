@@ -16,7 +16,7 @@ from lab.clusters.sidecar_process import SidecarProcess
 from tests.real.harness_promote import LINK
 from tests.real.harness_tools import ToolResult, kafka_tool
 from tests.real.harness_trouble import (
-    cancel_reassignments_to_dead_brokers,
+    delete_mirrors_of_dead_brokers,
     create_topic,
     fingerprint,
     linked_sidecar,
@@ -102,7 +102,7 @@ async def test_a_throttled_reassignment_of_another_topic(
     """It ended half-way where broker 900 refused its throttle, and left throttles on every mirror."""
     at = target_cluster.bootstrap
     topic, plain = unique_topic("m"), unique_topic("plain")
-    await cancel_reassignments_to_dead_brokers(target_cluster)
+    await delete_mirrors_of_dead_brokers(target_cluster)
     await mirrored(sidecar, source_cluster, topic)
     await asyncio.to_thread(create_topic, at, plain, assignment=[[1, 2]])
     plan = tmp_path / "plan.json"
