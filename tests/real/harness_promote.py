@@ -331,7 +331,8 @@ class Scene:
             ),
             await asyncio.to_thread(compare_followers, self.target, self.topics, placed),
         ):
-            assert [one for one in compared if not (one.identical and one.offsets_identical)] == []
+            unequal = [one for one in compared if not (one.identical and one.offsets_identical)]
+            assert unequal == [], unequal
         self.check_placement(placed)
         await self.check_configs()
         return verdict

@@ -16,8 +16,8 @@ from lab.clusters.sidecar_process import SidecarProcess
 from tests.real.harness_promote import LINK
 from tests.real.harness_tools import ToolResult, kafka_tool
 from tests.real.harness_trouble import (
-    delete_mirrors_of_dead_brokers,
     create_topic,
+    delete_mirrors_of_dead_brokers,
     fingerprint,
     linked_sidecar,
     patiently,
