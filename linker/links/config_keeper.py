@@ -286,7 +286,7 @@ class ConfigKeeper:
         """Read once for all topics of a round."""
         now = asyncio.get_running_loop().time()
         if now >= self._defaults_until:
-            brokers = self._real_brokers()
+            brokers = [broker.id for broker in self._target.image.live_brokers(self._link_brokers())]
             if not brokers:
                 raise LinkerError("no broker of the target is there to tell its defaults")
             self._defaults = await topic_defaults(self._target.cluster, brokers, timeout=_CALL_TIMEOUT)
@@ -299,11 +299,6 @@ class ConfigKeeper:
                 self.behind.pop(topic, None)
             else:
                 self.behind[topic] = reason
-
-    def _real_brokers(self) -> list[int]:
-        ours = self._link_brokers()
-        brokers = self._target.image.brokers.values()
-        return [broker.id for broker in brokers if broker.id not in ours and not broker.fenced]
 
 
 def _changes(mirror: MirrorTopic, create: dict[str, str], restore: dict[str, str | None]) -> Sequence[str]:

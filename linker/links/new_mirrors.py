@@ -249,11 +249,8 @@ def real_brokers(target: TargetCluster, link_brokers: Collection[int]) -> list[R
     """The target's brokers that may hold replicas now."""
     found = [
         ReplicaBroker(broker.id, broker.rack)
-        for broker in target.image.brokers.values()
-        if broker.id not in link_brokers
-        and not broker.fenced
-        and not broker.in_controlled_shutdown
-        and not _takes_no_replica(broker)
+        for broker in target.image.live_brokers(link_brokers)
+        if not broker.in_controlled_shutdown and not _takes_no_replica(broker)
     ]
     if not found:
         raise preflight.PreflightError("no broker of the target is alive")

@@ -175,8 +175,7 @@ class ProducerIdGuard:
         return broker.epoch > offset and broker.incarnation_id not in older
 
     def _real_brokers(self) -> list[BrokerImage]:
-        links = self._link_brokers()
-        return [b for b in self._target.image.brokers.values() if b.id not in links and not b.fenced]
+        return self._target.image.live_brokers(self._link_brokers())
 
     async def _look(self) -> None:
         kept = self._controller.image.floors.get(self._link)

@@ -58,9 +58,8 @@ class FleetFence:
         return self._head.absent()
 
     async def prepare(self, tps: Tps, *, timeout: float) -> None:
-        brokers = self._target.image.brokers
-        real = {node for node, broker in brokers.items() if not broker.fenced} - self._link_brokers()
-        ways = [(self._target.cluster, node) for node in real]
+        real = self._target.image.live_brokers(self._link_brokers())
+        ways = [(self._target.cluster, broker.id) for broker in real]
         if self._source is not None:
             leaders = {leader.id for tp in tps if (leader := self._source.leader(tp)) is not None}
             ways += [(self._source, node) for node in leaders]

@@ -74,7 +74,7 @@ async def wait_known(
             leaders[tp] = partition.leader
     if not leaders:
         return True
-    real = [b.id for b in image.brokers.values() if not b.fenced and b.id not in link_brokers]
+    real = [broker.id for broker in image.live_brokers(link_brokers)]
 
     async def until_leads(node_id: int, epochs: Mapping[TopicPartition, int]) -> None:
         if await _until_leads(cluster, node_id, epochs):
@@ -104,7 +104,7 @@ async def wait_named(
         partition = None if topic is None else topic.partitions.get(tp.partition)
         if partition is not None and partition.leader >= 0:
             leaders[tp] = partition.leader
-    real = [b.id for b in image.brokers.values() if not b.fenced and b.id not in link_brokers]
+    real = [broker.id for broker in image.live_brokers(link_brokers)]
     if leaders:
         await _bounded([_until_names(cluster, node_id, leaders) for node_id in real], timeout)
 

@@ -118,7 +118,7 @@ class Overview(FleetService):
         rules = group_settings(self._image.links[runtime.name].options).rules
         checks += await check_groups(runtime.source, topics, rules)
         target, ours = self._sidecar.target, self._sidecar.link_brokers()
-        alive = [one.id for one in target.image.brokers.values() if one.id not in ours and not one.fenced]
+        alive = [broker.id for broker in target.image.live_brokers(ours)]
         rest = await together(
             (
                 check_followers(target.cluster, alive),

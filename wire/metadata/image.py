@@ -4,7 +4,7 @@ The rules are those of Kafka's own replay (org.apache.kafka.image and PartitionR
 counted here must equal the controller's: otherwise AlterPartition is refused.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
@@ -120,6 +120,10 @@ class ClusterImage:
     def partition(self, topic_id: bytes, index: int) -> PartitionImage | None:
         topic = self.topics_by_id.get(topic_id)
         return topic.partitions.get(index) if topic is not None else None
+
+    def live_brokers(self, but: Container[int]) -> list[BrokerImage]:
+        """The brokers that are not fenced, without those with these ids."""
+        return [broker for broker in self.brokers.values() if broker.id not in but and not broker.fenced]
 
     def advance(self, offset: int, epoch: int) -> None:
         """Note that everything up to `offset`, in a batch of leader epoch `epoch`, is applied."""
