@@ -279,6 +279,7 @@ class LinkRuntime:
             self.producer_ids.task,
             self.configs.task,
             self.acls.task,
+            self.topics.task,
             self.starts.task,
             self.fence_debts.task,
             self.validation.continuous,

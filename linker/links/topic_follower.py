@@ -7,7 +7,6 @@ a broker that is behind, or a principal that lost a right, must not delete anyth
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import time
@@ -24,11 +23,13 @@ from linker.links.topic_options import TopicPatterns, TopicSettings, topic_setti
 from linker.membership import TargetCluster
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
+from wire.periodic_task import PeriodicTask
 
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 500  # topics that are examined, written down and brought up before the next ones
 _DELETED_AFTER = 10.0
+_INTERVAL = 15.0  # by default; a link has its own
 
 
 class TopicFollower:
@@ -57,13 +58,19 @@ class TopicFollower:
         self._link_brokers = link_brokers
         self._fail_deleted_after = fail_deleted_after
         self._ours = ours
-        self._wake = asyncio.Event()
         # Since when a topic is absent, and what is there in its place.
         self._absent: dict[str, tuple[float, SourceTopicId | None]] = {}
         #: Why topics that the patterns take are not mirrored, by topic.
         self.not_mirrored: dict[str, str] = {}
         #: Why the source's topics cannot be followed at all.
         self.trouble: str | None = None
+        self.task = PeriodicTask(
+            "topics by pattern",
+            self._once,
+            _INTERVAL,
+            failed=self._failed,
+            pause=lambda _task: self.settings.interval,
+        )
 
     @property
     def settings(self) -> TopicSettings:
@@ -75,24 +82,20 @@ class TopicFollower:
         if not records or any(isinstance(one, Link) and one.name == self._link for one in records):
             keeps = self.settings.deleted == "keep"
             self._fail_deleted_after(math.inf if keeps else _DELETED_AFTER)
-            self._wake.set()
+            self.task.wake()
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            self._wake.clear()
-            try:
-                await self.look()
-                self.trouble = None
-            except LinkerError as error:
-                if self.trouble != str(error):
-                    log.warning("link %s: the source's topics cannot be followed: %s", self._link, error)
-                self.trouble = str(error)
-            try:
-                async with asyncio.timeout(self.settings.interval):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+        await self.task.run()
+
+    async def _once(self) -> None:
+        await self.look()
+        self.trouble = None
+
+    def _failed(self, error: Exception) -> None:
+        if self.trouble != str(error):
+            log.warning("link %s: the source's topics cannot be followed: %s", self._link, error)
+        self.trouble = str(error)
 
     async def look(self) -> None:
         """Once. LinkerError if the source does not answer, or nothing can be written down."""
