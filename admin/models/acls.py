@@ -89,6 +89,9 @@ class AccessReport(Model):
         default=[], description="Defaults and addresses: they would bind clients that the link does not know."
     )
     scram_users_missing: list[MissingScramUser] = []
+    note: str | None = Field(
+        default=None, description="Why ACLs do not matter, where the target has no authorizer."
+    )
     not_known: list[str] = Field(
         default=[], description="Parts that a cluster does not tell, with the reason."
     )

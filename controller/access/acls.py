@@ -45,6 +45,16 @@ class Resource(NamedTuple):
             return name.startswith(self.name)
         return self.name in (name, ANY)
 
+    def overlaps(self, other: Resource) -> bool:
+        """Whether there may be a resource that both are about."""
+        if self.kind != other.kind:
+            return False
+        if self.pattern == other.pattern == PREFIXED:
+            return self.name.startswith(other.name) or other.name.startswith(self.name)
+        if self.everything or other.everything:
+            return True
+        return self.covers(other.name) if other.pattern == LITERAL else other.covers(self.name)
+
     def __str__(self) -> str:
         prefix = "prefix " if self.pattern == PREFIXED else ""
         return f"{self.kind} {prefix}{self.name}"
@@ -58,6 +68,15 @@ class Acl(NamedTuple):
     host: str
     operation: str
     permission: str
+
+    def restricts(self, allow: Acl) -> bool:
+        """Whether this DENY may take something from what an ALLOW gives. Hosts and operations are not compared."""
+        return (
+            self.permission == DENY
+            and allow.permission == ALLOW
+            and (self.principal in (allow.principal, EVERYBODY) or allow.principal == EVERYBODY)
+            and self.resource.overlaps(allow.resource)
+        )
 
     def __str__(self) -> str:
         host = "" if self.host == ANY else f" from {self.host}"

@@ -2,6 +2,9 @@
 
 A link carries the ACLs of its mirrored topics and, of the principals found there, those of groups and transactional
 ids. An ACL that the target had before is never the link's: it is neither noted nor removed.
+
+Nobody gets more at the target than at the source. A DENY that restricts a carried ALLOW comes along whatever the filters
+say, and an ALLOW whose DENY cannot be carried is left out.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from controller.access.acls import (
     AclSet,
     Resource,
 )
+from controller.keys import MAX_GROUP_BYTES
 
 #: Kinds of resources whose ACLs may be carried, by their names in the option `acl_resources`.
 KINDS = {"topic": TOPIC, "group": GROUP, "transactional_id": TRANSACTIONAL_ID, "cluster": CLUSTER}
@@ -97,7 +101,7 @@ def select(
 ) -> Selection:
     """topics: those that are mirrored. target_topics: all topics of the target."""
     mirrored = sorted(topics)
-    concerned = [acl for acl in source.all if rules.chosen(acl)]
+    concerned = {acl for acl in source.all if rules.chosen(acl)}
     of_topics = [
         acl for acl in concerned if acl.resource.kind == TOPIC and _covers_any(acl.resource, mirrored)
     ]
@@ -109,15 +113,21 @@ def select(
         and (acl.principal in clients or acl.principal == EVERYBODY or EVERYBODY in clients)
         and (acl.resource.kind != CLUSTER or acl.operation == "IDEMPOTENT_WRITE")
     ]
-    principals = {acl.principal: rules.mapped(acl.principal) for acl in (*of_topics, *others)}
+    found = {*of_topics, *others}
+    denials = [acl for acl in source.all if acl.permission == DENY]
+    found |= {deny for deny in denials if any(deny.restricts(allow) for allow in found)}
+    principals = {acl.principal: rules.mapped(acl.principal) for acl in found}
     refused = _unusable(principals)
-    wanted: set[Acl] = set()
-    left_out: list[NotCarried] = []
-    for acl in sorted((*of_topics, *others)):
-        if (reason := refused.get(acl.principal)) is not None:
-            left_out.append(NotCarried(acl, reason))
-        else:
-            wanted.add(acl._replace(principal=principals[acl.principal]))
+    reasons = {
+        acl: reason for acl in found if (reason := refused.get(acl.principal) or _too_long(acl)) is not None
+    }
+    lost = [acl for acl in reasons if acl.permission == DENY]
+    for allow in found - reasons.keys():
+        deny = next((deny for deny in lost if deny.restricts(allow)), None)
+        if deny is not None:
+            reasons[allow] = f"{deny} restricts it and cannot be carried: {reasons[deny]}"
+    wanted = {acl._replace(principal=principals[acl.principal]) for acl in found - reasons.keys()}
+    left_out = [NotCarried(acl, reason) for acl, reason in sorted(reasons.items())]
     beyond = sorted(set(target_topics) - set(mirrored))
     wide = tuple(
         acl
@@ -126,6 +136,19 @@ def select(
     )
     usable = {one: other for one, other in principals.items() if one not in refused}
     return Selection(frozenset(wanted), tuple(left_out), usable, wide)
+
+
+def _too_long(acl: Acl) -> str | None:
+    """Why the ACL cannot be noted in the link's state."""
+    size = len(acl.resource.name.encode("utf-8", "surrogatepass"))
+    if 0 < size <= MAX_GROUP_BYTES:
+        return None
+    return f"the name of its resource has {size} bytes, and the state store takes 1 to {MAX_GROUP_BYTES}"
+
+
+def permitted(allows: Iterable[Acl], missing: Collection[Acl]) -> list[Acl]:
+    """Of these ALLOWs those that may be made although some DENYs could not."""
+    return [allow for allow in allows if not any(deny.restricts(allow) for deny in missing)]
 
 
 def _covers_any(resource: Resource, names: Sequence[str]) -> bool:

@@ -58,6 +58,11 @@ def compare(source: Quotas, target: Quotas, principals: Mapping[str, str]) -> Qu
     return QuotaPlan(add, tuple(differ), tuple(not_copied))
 
 
+def users_of(quotas: Quotas) -> set[str]:
+    """The users that have quotas of their own."""
+    return {name for entity in quotas for kind, name in entity.parts if kind == _USER and name is not None}
+
+
 def _user(principal: str) -> str:
     return principal.removeprefix("User:")
 

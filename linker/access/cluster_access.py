@@ -6,7 +6,7 @@ needs ALTER and ALTER_CONFIGS on Cluster besides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from controller.access.acls import Acl, Resource
@@ -16,7 +16,6 @@ from wire.errors import BrokerError, MalformedFrame, error_name
 from wire.frames.error_codes import RESOURCE_NOT_FOUND, SECURITY_DISABLED
 
 _TIMEOUT: Final = 10.0
-_AT_ONCE: Final = 500
 _ANY: Final = 1
 
 _KINDS: Final = {
@@ -97,54 +96,48 @@ async def read_acls(cluster: Cluster, *, node: int | None = None) -> frozenset[A
     return frozenset(found)
 
 
-async def create_acls(cluster: Cluster, acls: Sequence[Acl], *, node: int | None = None) -> None:
-    """In this order; BrokerError for the first that is refused. One that exists already is no error."""
-    for first in range(0, len(acls), _AT_ONCE):
-        part = acls[first : first + _AT_ONCE]
-        answer = await cluster.call(
-            "create_acls", {"creations": [_creation(acl) for acl in part]}, node_id=node, timeout=_TIMEOUT
-        )
-        _same_number(cluster, "create_acls", answer.results, part)
-        for acl, result in zip(part, answer.results, strict=True):
-            _check(
-                cluster, "create_acls", int(result.error_code), f"does not take {acl}", result.error_message
-            )
+Refusals = dict[Acl, BrokerError]
 
 
-async def delete_acls(cluster: Cluster, acls: Sequence[Acl], *, node: int | None = None) -> None:
-    """Exactly these, in this order; BrokerError for the first that is refused. One that is gone already is no error."""
-    for first in range(0, len(acls), _AT_ONCE):
-        part = acls[first : first + _AT_ONCE]
-        answer = await cluster.call(
-            "delete_acls", {"filters": [_filter(acl) for acl in part]}, node_id=node, timeout=_TIMEOUT
-        )
-        _same_number(cluster, "delete_acls", answer.filter_results, part)
-        for acl, result in zip(part, answer.filter_results, strict=True):
-            what = f"does not remove {acl}"
-            _check(cluster, "delete_acls", int(result.error_code), what, result.error_message)
+async def create_acls(cluster: Cluster, acls: Sequence[Acl], *, node: int | None = None) -> Refusals:
+    """In one request; why some were refused. One that exists already is no error."""
+    answer = await cluster.call(
+        "create_acls", {"creations": [_fields(acl) for acl in acls]}, node_id=node, timeout=_TIMEOUT
+    )
+    return _refusals(cluster, "create_acls", "does not take", acls, answer.results)
 
 
-def _creation(acl: Acl) -> dict[str, object]:
+async def delete_acls(cluster: Cluster, acls: Sequence[Acl], *, node: int | None = None) -> Refusals:
+    """Exactly these, in one request; why some were refused. One that is gone already is no error."""
+    answer = await cluster.call(
+        "delete_acls", {"filters": [_fields(acl, "_filter") for acl in acls]}, node_id=node, timeout=_TIMEOUT
+    )
+    return _refusals(cluster, "delete_acls", "does not remove", acls, answer.filter_results)
+
+
+def _fields(acl: Acl, suffix: str = "") -> dict[str, object]:
+    """Of a creation, or with the suffix `_filter` of the filter that finds exactly this ACL."""
+    kind, pattern, name = acl.resource
     return {
-        "resource_type": _code(_KINDS, acl.resource.kind),
-        "resource_name": acl.resource.name,
-        "resource_pattern_type": _code(_PATTERNS, acl.resource.pattern),
-        "principal": acl.principal,
-        "host": acl.host,
+        f"resource_type{suffix}": _code(_KINDS, kind),
+        f"resource_name{suffix}": name,
+        "pattern_type_filter" if suffix else "resource_pattern_type": _code(_PATTERNS, pattern),
+        f"principal{suffix}": acl.principal,
+        f"host{suffix}": acl.host,
         "operation": _code(_OPERATIONS, acl.operation),
         "permission_type": _code(_PERMISSIONS, acl.permission),
     }
 
 
-def _filter(acl: Acl) -> dict[str, object]:
+def _refusals(cluster: Cluster, api: str, what: str, acls: Sequence[Acl], results: Sequence[Any]) -> Refusals:
+    if len(results) != len(acls):
+        raise MalformedFrame(f"{cluster.name} answered {len(results)} ACLs of {len(acls)}", api=api)
     return {
-        "resource_type_filter": _code(_KINDS, acl.resource.kind),
-        "resource_name_filter": acl.resource.name,
-        "pattern_type_filter": _code(_PATTERNS, acl.resource.pattern),
-        "principal_filter": acl.principal,
-        "host_filter": acl.host,
-        "operation": _code(_OPERATIONS, acl.operation),
-        "permission_type": _code(_PERMISSIONS, acl.permission),
+        acl: BrokerError(
+            code, message=f"{cluster.name} {what} {acl} ({result.error_message or error_name(code)})", api=api
+        )
+        for acl, result in zip(acls, results, strict=True)
+        if (code := int(result.error_code))
     }
 
 
@@ -208,9 +201,3 @@ def _check(cluster: Cluster, api: str, code: int, what: str, message: str | None
     if code:
         told = message or error_name(code)
         raise BrokerError(code, message=f"{cluster.name} {what} ({told})", api=api)
-
-
-def _same_number(cluster: Cluster, api: str, results: Sequence[Any], asked: Iterable[Acl]) -> None:
-    wanted = len(list(asked))
-    if len(results) != wanted:
-        raise MalformedFrame(f"{cluster.name} answered {len(results)} ACLs of {wanted}", api=api)

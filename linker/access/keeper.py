@@ -13,16 +13,16 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controller.access.acls import Acl, AclSet
-from controller.access.carry import AclPlan, AclRules, Selection, plan, select
+from controller.access.acls import DENY, Acl, AclSet
+from controller.access.carry import AclPlan, AclRules, Selection, permitted, plan, select
 from controller.decide.acls import carried
 from controller.phases import LED_ELSEWHERE
 from fleet.link_controller import LinkController, wall_clock_ms
-from linker.access.cluster_access import NoAuthorizer, create_acls, delete_acls, read_acls
+from linker.access.cluster_access import NoAuthorizer, Refusals, create_acls, delete_acls, read_acls
 from linker.access.options import acl_options
 from linker.membership import TargetCluster
 from wire.client.cluster import Cluster
-from wire.errors import BrokerError, LinkerError
+from wire.errors import LinkerError
 from wire.periodic_task import PeriodicTask
 
 log = logging.getLogger(__name__)
@@ -145,32 +145,39 @@ class AclKeeper:
 
     def node(self) -> int | None:
         """A real broker of the target: the sidecar has no authorizer of its own."""
-        ours = self._link_brokers()
-        alive = (
-            one.id for one in self._target.image.brokers.values() if one.id not in ours and not one.fenced
-        )
-        return min(alive, default=None)
+        alive = self._target.image.live_brokers(self._link_brokers())
+        return min((broker.id for broker in alive), default=None)
 
     async def _carry(self, planned: AclPlan) -> None:
+        """One that the target refuses holds up no other, but for the ALLOWs that a refused DENY would restrict."""
         removable = [acl for acl in planned.remove if acl in self._to_confirm]
-        self._to_confirm = frozenset(planned.remove)
-        for part in _parts(planned.add):
-            await self._controller.note_acls(self._link, add=part)
-            try:
-                await create_acls(self._target.cluster, part, node=self.node())
-            except BrokerError:
-                # Those that were refused are not the link's: somebody may make them by hand.
-                there = await read_acls(self._target.cluster, node=self.node())
-                await self._controller.note_acls(self._link, remove=[acl for acl in part if acl not in there])
-                raise
-        self._tell("made", planned.add)
+        self._to_confirm = frozenset(planned.remove) - frozenset(removable)
+        denials = [acl for acl in planned.add if acl.permission == DENY]
+        refused = await self._make(denials)
+        refused |= await self._make(permitted(planned.add[len(denials) :], refused))
         for part in _parts(removable):
-            await delete_acls(self._target.cluster, part, node=self.node())
-            await self._controller.note_acls(self._link, remove=part)
-        self._tell("removed", removable)
-        self._to_confirm -= frozenset(removable)
+            kept = await delete_acls(self._target.cluster, part, node=self.node())
+            done = [acl for acl in part if acl not in kept]
+            await self._controller.note_acls(self._link, remove=done)
+            self._tell("removed", done)
+            refused |= kept
         for part in _parts(planned.forget):
             await self._controller.note_acls(self._link, remove=part)
+        for error in refused.values():
+            more = f" (and {len(refused) - 1} more are refused)" if len(refused) > 1 else ""
+            raise LinkerError(f"{error}{more}; the others are followed")
+
+    async def _make(self, acls: Sequence[Acl]) -> Refusals:
+        refused: Refusals = {}
+        for part in _parts(acls):
+            await self._controller.note_acls(self._link, add=part)
+            kept = await create_acls(self._target.cluster, part, node=self.node())
+            if kept:
+                # These are not the link's: somebody may make them by hand.
+                await self._controller.note_acls(self._link, remove=kept)
+                refused |= kept
+            self._tell("made", [acl for acl in part if acl not in kept])
+        return refused
 
     def _tell(self, done: str, acls: Collection[Acl]) -> None:
         for acl in list(acls)[:_TOLD]:

@@ -20,7 +20,7 @@ from admin.models import (
 from controller.access.acls import Acl
 from controller.access.carry import AclRules
 from controller.access.lacking import Lacking, lacking
-from controller.access.quotas import QuotaPlan, compare, missing_users
+from controller.access.quotas import QuotaPlan, compare, missing_users, users_of
 from linker.access.cluster_access import NoAuthorizer, read_quotas, read_scram_users
 from linker.access.keeper import AclState
 from linker.access.options import acl_options
@@ -43,23 +43,32 @@ async def access_report(runtime: LinkRuntime) -> tuple[AccessReport, QuotaPlan]:
     """Both clusters are asked now. A part that is not told is named in `not_known`."""
     options, rules = acl_options(runtime.controller.image.links[runtime.name].options)
     not_known: list[str] = []
+    state, note = None, None
     try:
         state = await runtime.acls.compare(rules)
+    except NoAuthorizer as error:
+        if error.cluster is runtime.target.cluster:
+            note = "the target has no authorizer: everybody may do everything there"
+        else:
+            not_known.append(_OPEN_SOURCE)
     except LinkerError as error:
-        state = None
         not_known.append(f"ACLs: {error}")
     quotas, users = QuotaPlan(), []
-    if state is not None:
-        principals = state.selection.principals
-        target, node = runtime.target.cluster, runtime.acls.node()
-        here = await _told("quotas", read_quotas(runtime.source), not_known)
-        there = await _told("quotas", read_quotas(target, node=node), not_known)
-        if here is not None and there is not None:
-            quotas = compare(here, there, principals)
-        scram_here = await _told("SCRAM users", read_scram_users(runtime.source), not_known)
-        scram_there = await _told("SCRAM users", read_scram_users(target, node=node), not_known)
-        if scram_here is not None and scram_there is not None:
-            users = missing_users(scram_here, scram_there, principals, rules.mapped)
+    target, node = runtime.target.cluster, runtime.acls.node()
+    here = await _told("quotas", read_quotas(runtime.source), not_known)
+    there = await _told("quotas", read_quotas(target, node=node), not_known)
+    scram_here = await _told("SCRAM users", read_scram_users(runtime.source), not_known)
+    scram_there = await _told("SCRAM users", read_scram_users(target, node=node), not_known)
+    if state is None:
+        # No ACL tells the link's clients from others: all users that the source knows.
+        known = {f"User:{name}" for name in (*users_of(here or {}), *(scram_here or {}))}
+        principals = {one: rules.mapped(one) for one in sorted(known)}
+    else:
+        principals = dict(state.selection.principals)
+    if here is not None and there is not None:
+        quotas = compare(here, there, principals)
+    if scram_here is not None and scram_there is not None:
+        users = missing_users(scram_here, scram_there, principals, rules.mapped)
     report = AccessReport(
         link=runtime.name,
         at=datetime.now(UTC),
@@ -97,6 +106,7 @@ async def access_report(runtime: LinkRuntime) -> tuple[AccessReport, QuotaPlan]:
         scram_users_missing=[
             MissingScramUser(user=one.user, mechanisms=list(one.mechanisms)) for one in users
         ],
+        note=note,
         not_known=not_known,
     )
     return report, quotas

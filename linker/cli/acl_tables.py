@@ -20,6 +20,7 @@ def access(found: AccessReport) -> str:
         [
             ("link", found.link),
             ("acl sync", found.acl_sync),
+            ("note", found.note),
             ("ACLs there", found.present),
             ("ACLs missing", len(found.missing)),
             ("ACLs gone at the source", len(found.removable) or None),

@@ -85,7 +85,7 @@ def test_filters() -> None:
         (AclRules(principals_not=(re.compile("User:reader"),)), {SOURCE[0], SOURCE[3]}),
         (AclRules(operations=frozenset({"WRITE"})), {SOURCE[0], SOURCE[3]}),
         (AclRules(names_not=(re.compile("or|orders"),)), set()),
-        (AclRules(names=(re.compile("or|tx-"),)), {SOURCE[1]}),
+        (AclRules(names=(re.compile("or|tx-"),)), {SOURCE[1], SOURCE[7]}),  # a DENY of what is carried
     ):
         assert select(everything, rules, {"orders"}).wanted == expected, rules
     cluster = AclRules(kinds=frozenset({"TOPIC", "CLUSTER"}))
@@ -109,6 +109,40 @@ def test_principals_are_mapped_and_two_never_become_one() -> None:
     nobody = AclRules(mapping=(PrincipalRule(re.compile("User:b"), "b"),))
     [left] = select(AclSet([acl("b", "READ", "t")]), nobody, {"t"}).left_out
     assert "is no principal" in left.reason
+
+
+def test_a_denial_comes_along_whatever_the_filters_say() -> None:
+    allow = acl("etl", "READ", "orders")
+    rules = AclRules(
+        principals=(re.compile("User:etl"),),
+        names=(re.compile("orders"),),
+        operations=frozenset({"READ"}),
+    )
+    for deny in (
+        acl("etl", "ALL", "or", pattern="PREFIXED", permission="DENY"),
+        acl("*", "READ", "*", permission="DENY"),
+        acl("etl", "DESCRIBE", "orders", permission="DENY", host="10.0.0.1"),
+    ):
+        assert select(AclSet([allow, deny]), rules, {"orders"}).wanted == {allow, deny}
+    for other in (
+        acl("other", "READ", "orders", permission="DENY"),
+        acl("etl", "READ", "billing", permission="DENY"),
+        acl("etl", "READ", "ox", pattern="PREFIXED", permission="DENY"),
+    ):
+        assert select(AclSet([allow, other]), rules, {"orders"}).wanted == {allow}
+
+
+def test_an_acl_that_cannot_be_noted_is_named_and_takes_its_allows_along() -> None:
+    allow, group = acl("a", "READ", "t"), acl("a", "READ", "g" * 300, kind="GROUP")
+    denial = acl("a", "ALL", "g" * 299, kind="GROUP", pattern="PREFIXED", permission="DENY")
+    other = acl("a", "READ", "g" * 20, kind="GROUP")
+    found = select(AclSet([allow, group, other]), AclRules(), {"t"})
+    assert found.wanted == {allow, other}
+    assert "has 300 bytes" in found.left_out[0].reason
+    wide = acl("a", "READ", "g", kind="GROUP", pattern="PREFIXED")
+    found = select(AclSet([allow, denial, wide, other]), AclRules(), {"t"})
+    assert found.wanted == {allow, other}
+    assert "restricts it and cannot be carried" in {one.acl: one.reason for one in found.left_out}[wide]
 
 
 def planned(

@@ -15,11 +15,11 @@ from controller.decide.acls import carried
 from controller.state import MirrorTopic
 from fleet.stored_controller import StoredController
 from linker.access import keeper as module
-from linker.access.cluster_access import NoAuthorizer
+from linker.access.cluster_access import NoAuthorizer, Refusals
 from linker.access.keeper import AclKeeper
 from tests.controller.memory_store import MemoryStore
 from wire.errors import BrokerError, LinkerError
-from wire.frames.error_codes import CLUSTER_AUTHORIZATION_FAILED
+from wire.frames.error_codes import INVALID_REQUEST
 from wire.metadata.image import ClusterImage
 
 READ = Acl(Resource("TOPIC", "LITERAL", "t"), "User:a", "*", "READ", "ALLOW")
@@ -34,7 +34,7 @@ class Rig:
         cluster = SimpleNamespace(acls=set[Acl](), fails=None)
         self.target: Any = SimpleNamespace(image=ClusterImage(), cluster=cluster)
         self.there: set[Acl] = cluster.acls
-        self.refuses: Acl | None = None
+        self.refuses: set[Acl] = set()
         self.made: list[Acl] = []
         monkeypatch.setattr(module, "read_acls", self._read)
         monkeypatch.setattr(module, "create_acls", self._create)
@@ -55,15 +55,15 @@ class Rig:
             raise cluster.fails
         return frozenset(cluster.acls)
 
-    async def _create(self, cluster: Any, acls: Sequence[Acl], *, node: int | None = None) -> None:
-        for acl in acls:
-            if acl == self.refuses:
-                raise BrokerError(CLUSTER_AUTHORIZATION_FAILED, api="create_acls")
-            self.there.add(acl)
-            self.made.append(acl)
+    async def _create(self, cluster: Any, acls: Sequence[Acl], *, node: int | None = None) -> Refusals:
+        made = [acl for acl in acls if acl not in self.refuses]
+        self.there.update(made)
+        self.made += made
+        return {acl: BrokerError(INVALID_REQUEST, api="create_acls") for acl in acls if acl in self.refuses}
 
-    async def _delete(self, cluster: Any, acls: Sequence[Acl], *, node: int | None = None) -> None:
-        self.there.difference_update(acls)
+    async def _delete(self, cluster: Any, acls: Sequence[Acl], *, node: int | None = None) -> Refusals:
+        self.there.difference_update(set(acls) - self.refuses)
+        return {acl: BrokerError(INVALID_REQUEST, api="delete_acls") for acl in acls if acl in self.refuses}
 
     async def look(self) -> None:
         await self.keeper.look(AclRules(), follow=True)
@@ -94,16 +94,43 @@ async def test_noted_made_and_removed_after_a_second_look(monkeypatch: pytest.Mo
 
 async def test_an_acl_that_was_refused_is_not_the_links(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = await Rig.make(monkeypatch)
-    rig.refuses = WRITE
-    with pytest.raises(BrokerError):
+    rig.refuses = {WRITE}
+    with pytest.raises(LinkerError, match="the others are followed"):
         await rig.look()
-    assert rig.noted == rig.there
+    assert rig.noted == rig.there == {READ}
     rig.there.add(WRITE)  # somebody makes it by hand, and it is theirs
-    rig.refuses = None
+    rig.refuses = set()
     rig.source.acls.clear()
     await rig.look()
     await rig.look()
     assert rig.there == {WRITE}
+
+
+async def test_a_client_that_cannot_be_kept_out_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await Rig.make(monkeypatch)
+    denial = READ._replace(operation="ALL", permission="DENY", host="10.0.0.1")
+    other = READ._replace(principal="User:c")
+    rig.source.acls.update({denial, other})
+    rig.refuses = {denial}
+    with pytest.raises(LinkerError, match="the others are followed"):
+        await rig.look()
+    assert rig.there == rig.noted == {other}
+    rig.refuses = set()
+    await rig.look()
+    assert rig.made[1:] == [denial, READ, WRITE]
+
+
+async def test_a_removal_that_is_refused_stays_noted_and_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = await Rig.make(monkeypatch)
+    await rig.look()
+    rig.source.acls.clear()
+    await rig.look()
+    rig.refuses = {READ}
+    with pytest.raises(LinkerError, match="the others are followed"):
+        await rig.look()
+    assert rig.there == rig.noted == {READ}
 
 
 async def test_a_life_that_ended_in_between_is_finished_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
