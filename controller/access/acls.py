@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from wire.shown_id import shown_id
+
 ANY: Final = "*"
 EVERYBODY: Final = "User:*"
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = "TOPIC", "GROUP", "CLUSTER", "TRANSACTIONAL_ID"
@@ -57,7 +59,7 @@ class Resource(NamedTuple):
 
     def __str__(self) -> str:
         prefix = "prefix " if self.pattern == PREFIXED else ""
-        return f"{self.kind} {prefix}{self.name}"
+        return f"{self.kind} {prefix}{shown_id(self.name)}"
 
 
 class Acl(NamedTuple):
@@ -80,7 +82,7 @@ class Acl(NamedTuple):
 
     def __str__(self) -> str:
         host = "" if self.host == ANY else f" from {self.host}"
-        return f"{self.principal} {self.permission} {self.operation}{host} on {self.resource}"
+        return f"{shown_id(self.principal)} {self.permission} {self.operation}{host} on {self.resource}"
 
 
 class AclSet:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from controller.access.acls import ALLOW, ANY, EVERYBODY, GROUP, TOPIC, TRANSACTIONAL_ID, Acl, AclSet, allowed
+from wire.shown_id import shown_id
 
 _OPERATIONS = {TOPIC: ("READ", "WRITE"), GROUP: ("READ",), TRANSACTIONAL_ID: ("WRITE",)}
 
@@ -21,13 +22,19 @@ class Lacking:
     names: tuple[str, ...]
     host: str = ANY
 
-    def __str__(self) -> str:
-        shown = ", ".join(self.names[:3]) + (
-            f" and {len(self.names) - 3} more" if len(self.names) > 3 else ""
-        )
-        who = self.principal if self.principal == self.mapped else f"{self.principal} (here {self.mapped})"
+    @property
+    def who(self) -> str:
+        """The principal, by both names where they differ."""
+        known = shown_id(self.principal)
+        return known if self.principal == self.mapped else f"{known} ({shown_id(self.mapped)} at the target)"
+
+    @property
+    def right(self) -> str:
+        """The right alone."""
+        shown = ", ".join(map(shown_id, self.names[:3]))
+        more = f" and {len(self.names) - 3} more" if len(self.names) > 3 else ""
         host = "" if self.host == ANY else f" from {self.host}"
-        return f"{who}: {self.operation}{host} on {self.kind.lower().replace('_', ' ')} {shown}"
+        return f"{self.operation}{host} on {self.kind.lower().replace('_', ' ')} {shown}{more}"
 
 
 def lacking(

@@ -17,7 +17,7 @@ from admin.models import (
     MissingScramUser,
     QuotaRow,
 )
-from controller.access.acls import Acl
+from controller.access.acls import Acl, Resource
 from controller.access.carry import AclRules
 from controller.access.lacking import Lacking, lacking
 from controller.access.quotas import QuotaPlan, compare, missing_users, users_of
@@ -152,13 +152,12 @@ async def who_may_not(runtime: LinkRuntime, topics: Collection[str]) -> list[str
 
 def in_lines(found: Iterable[Lacking]) -> list[str]:
     """A line for each principal."""
-    by_principal: dict[tuple[str, str], list[Lacking]] = {}
+    by_principal: dict[str, list[Lacking]] = {}
     for one in found:
-        by_principal.setdefault((one.principal, one.mapped), []).append(one)
+        by_principal.setdefault(one.who, []).append(one)
     lines = []
-    for (principal, mapped), rights in by_principal.items():
-        who = principal if principal == mapped else f"{principal} ({mapped} at the target)"
-        told = "; ".join(str(one).partition(": ")[2] for one in rights[:_SHOWN])
+    for who, rights in by_principal.items():
+        told = "; ".join(one.right for one in rights[:_SHOWN])
         more = f"; and {len(rights) - _SHOWN} more" if len(rights) > _SHOWN else ""
         lines.append(f"{who} may at the source, and not at the target: {told}{more}")
     return lines
@@ -195,9 +194,8 @@ def sync_status(runtime: LinkRuntime) -> AclSyncStatus:
 
 def acl_text(row: AclRow) -> str:
     """An ACL in one line."""
-    prefix = "prefix " if row.pattern_type == "PREFIXED" else ""
-    host = "" if row.host == "*" else f" from {row.host}"
-    return f"{row.principal} {row.permission} {row.operation}{host} on {row.resource_type} {prefix}{row.resource_name}"
+    resource = Resource(row.resource_type, row.pattern_type, row.resource_name)
+    return str(Acl(resource, row.principal, row.host, row.operation, row.permission))
 
 
 def _rows(acls: Iterable[Acl]) -> list[AclRow]:

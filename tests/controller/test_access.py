@@ -191,9 +191,9 @@ def test_who_may_at_the_source_and_not_at_the_target() -> None:
         ["billing"],
         lambda one: one.replace("reader", "r2"),
     )
-    assert [str(one) for one in found] == [
-        "User:reader (here User:r2): READ on group billing",
-        "User:writer: WRITE on transactional id tx-",
+    assert [(one.who, one.right) for one in found] == [
+        ("User:reader (User:r2 at the target)", "READ on group billing"),
+        ("User:writer", "WRITE on transactional id tx-"),
     ]
     assert lacking(AclSet(SOURCE), AclSet(SOURCE), ["orders"], ["billing"], str) == []
 

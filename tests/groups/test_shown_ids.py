@@ -12,7 +12,8 @@ import pytest
 from groups.gates.base import GateError
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("admin", "controller", "fleet", "groups", "linker", "router")
+PACKAGES = ("admin", "controller", "fleet", "groups", "linker", "router", "wire")
+_BEFORE = r"(?<![-\w])(?:group|coordinator of) $"
 
 
 def is_shown(node: ast.expr) -> bool:
@@ -27,15 +28,13 @@ def raw_ids(source: str) -> Iterator[int]:
             if isinstance(text, ast.Constant) and isinstance(text.value, str):
                 places = list(re.finditer(r"%[a-z]", text.value))
                 for at, place in enumerate(places, 1):
-                    if re.search(r"(?<![-\w])group $", text.value[: place.start()]) and not is_shown(
-                        node.args[at]
-                    ):
+                    if re.search(_BEFORE, text.value[: place.start()]) and not is_shown(node.args[at]):
                         yield node.lineno
         if isinstance(node, ast.JoinedStr):
             for before, part in zip(node.values, node.values[1:], strict=False):
                 if (
                     isinstance(before, ast.Constant)
-                    and re.search(r"(?<![-\w])group $", str(before.value))
+                    and re.search(_BEFORE, str(before.value))
                     and isinstance(part, ast.FormattedValue)
                     and not is_shown(part.value)
                     and part.conversion != ord("r")
@@ -55,7 +54,11 @@ def test_no_text_has_a_raw_id() -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ['log.info("link %s: group %s is away", link, name)', 'x = f"group {name} is away"'],
+    [
+        'log.info("link %s: group %s is away", link, name)',
+        'x = f"group {name} is away"',
+        'x = f"no coordinator of {name}"',
+    ],
 )
 def test_a_raw_one_is_found(source: str) -> None:
     assert list(raw_ids(source)) == [1]

@@ -22,6 +22,7 @@ from wire.client.places import Places
 from wire.client.retry import NodeKind, passing, until_answered
 from wire.errors import BrokerError, ClusterUnreachable, ConnectionLost, LinkerError, RequestTimedOut
 from wire.frames.error_codes import COORDINATOR_NOT_AVAILABLE
+from wire.shown_id import shown_id
 
 T = TypeVar("T")
 
@@ -85,7 +86,7 @@ class CoordinatorFinder:
 
     def refused(self, code: int, key: str) -> LinkerError:
         """The error for a key that has no coordinator for good."""
-        return BrokerError(code, message=f"coordinator of {key}", api="find_coordinator")
+        return BrokerError(code, message=f"coordinator of {shown_id(key)}", api="find_coordinator")
 
     def known(self, kind: KeyType, key: str) -> int | None:
         return self._places[kind].get(key)
@@ -110,7 +111,7 @@ class CoordinatorFinder:
         place = await asyncio.shield(lookup.want(key))
         if passing(NodeKind.COORDINATOR, place.code):
             raise ClusterUnreachable(
-                f"cluster {self.cluster.name}: no coordinator of {key} yet", api="find_coordinator"
+                f"cluster {self.cluster.name}: no coordinator of {shown_id(key)} yet", api="find_coordinator"
             )
         if place.code:
             raise self.refused(place.code, key)
@@ -231,7 +232,7 @@ class CoordinatorClient(CoordinatorFinder):
             backoff=Backoff(_FIRST_PAUSE, _LAST_PAUSE),
             codes_of=codes_of,
             refused=lambda code: BrokerError(
-                code, message=f"coordinator of {key}", api=api, peer=self.cluster.name
+                code, message=f"coordinator of {shown_id(key)}", api=api, peer=self.cluster.name
             ),
             forget=lambda: self.forget(kind, key),
         )
@@ -244,7 +245,9 @@ class CoordinatorClient(CoordinatorFinder):
                 return await self.find(kind, key)
         except TimeoutError:
             raise RequestTimedOut(
-                f"cluster {self.cluster.name}: no coordinator of {key}", sent=False, api="find_coordinator"
+                f"cluster {self.cluster.name}: no coordinator of {shown_id(key)}",
+                sent=False,
+                api="find_coordinator",
             ) from None
 
     async def _try(
