@@ -26,7 +26,6 @@ from linker.checks.beginning_again import instead, why_not
 from linker.checks.holdings import Held, drop_actions, holdings, lost_records, warnings
 from linker.checks.topic_names import is_internal
 from linker.links import status as view
-from linker.links.config_options import from_target
 from linker.links.new_mirrors import Wanted
 from linker.links.reads import held_readers
 from linker.links.runtime import LinkRuntime
@@ -114,7 +113,7 @@ class MirrorChanges(ServiceBase):
             created_at=view.moment(mirror.created_at),
             configs=dict(mirror.copied_configs),
             configs_at_promote=at_promote(mirror.copied_configs, mirror.restore_configs),
-            configs_from_target=list(from_target(self._image, mirror)),
+            configs_from_target=list(mirror.configs_from_target),
             configs_put_back=dict(runtime.configs.put_back.get(topic, {})),
             held_readers=held_readers(runtime.router.hub, link, topic),
             partition_status=[view.partition_status(runtime, state) for state in states],
