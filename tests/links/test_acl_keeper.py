@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +25,12 @@ from wire.metadata.image import ClusterImage
 READ = Acl(Resource("TOPIC", "LITERAL", "t"), "User:a", "*", "READ", "ALLOW")
 WRITE = READ._replace(operation="WRITE")
 DENY = READ._replace(principal="User:b", permission="DENY")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
 
 
 class Rig:
@@ -153,17 +159,18 @@ async def test_a_source_that_does_not_tell_is_named_and_takes_nothing_away(
     before = set(rig.there)
     await rig.controller.update_link("l", None, {"acl_sync": mode, "acl_sync_interval_ms": 1000})
     rig.source.fails = LinkerError("no right")
-    task = asyncio.create_task(rig.keeper.run())
+    work, task = asyncio.create_task(rig.keeper.run()), rig.keeper.task
     try:
-        await asyncio.sleep(0.05)
+        await until(lambda: task.failures > 0 or task.last_success is not None)
         assert (rig.keeper.trouble or "").endswith("no right") is (mode != "off")
-        assert (rig.keeper.task.failures > 0) is (mode == "follow")
+        assert (task.failures > 0) is (mode == "follow")
         rig.source.fails = NoAuthorizer(rig.source) if mode == "report" else None
-        rig.keeper.task.wake()
-        await asyncio.sleep(0.05)
+        before_this = task.last_success
+        task.wake()
+        await until(lambda: task.last_success != before_this)
         assert rig.keeper.trouble is None
     finally:
-        task.cancel()
+        work.cancel()
     assert rig.there == before
 
 
