@@ -260,6 +260,8 @@ class ConfigKeeper:
             create, restore = keep_segments(plan, mirror.copied_configs, defaults)
             if create == dict(mirror.copied_configs) and restore == dict(mirror.restore_configs):
                 self.reported.pop(topic, None)
+                if self.drift(topic):  # changed while the link's options said that it stays
+                    self._ask(topic)
                 continue
             if sync == "report":
                 self.reported[topic] = ", ".join(_changes(mirror, create, restore))

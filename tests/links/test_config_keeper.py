@@ -292,3 +292,24 @@ async def test_a_config_of_the_targets_own_is_neither_followed_nor_put_back(
     assert rig.keeper.drift("t") == []
     rig.overrides["retention.ms"] = "1000"
     assert [one.config for one in rig.keeper.drift("t")] == ["retention.ms"]
+
+
+async def test_changes_at_the_target_are_put_back_once_the_link_follows_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = await Rig.make()
+    source_has_changed(monkeypatch)
+    await rig.keeper.follow(["t"])
+    wanted = dict(rig.overrides)
+    task = asyncio.create_task(rig.keeper._keep())
+    try:
+        await rig.controller.update_link("l", None, {"topic_config_sync": "report"})
+        rig.overrides["max.message.bytes"] = "5"
+        rig.changed()
+        await rig.keeper.follow(["t"])
+        assert rig.overrides["max.message.bytes"] == "5"
+        await rig.controller.update_link("l", None, {"topic_config_sync": "follow"})
+        await rig.keeper.follow(["t"])
+        await until(lambda: rig.overrides == wanted)
+    finally:
+        task.cancel()
