@@ -303,6 +303,9 @@ async def test_changes_at_the_target_are_put_back_once_the_link_follows_again(
     wanted = dict(rig.overrides)
     task = asyncio.create_task(rig.keeper._keep())
     try:
+        rig.overrides["retention.ms"] = "1000"
+        rig.changed()
+        await until(lambda: rig.overrides == wanted)  # it has looked at everything once
         await rig.controller.update_link("l", None, {"topic_config_sync": "report"})
         rig.overrides["max.message.bytes"] = "5"
         rig.changed()
