@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Container
 from types import SimpleNamespace
 from typing import Any
 
@@ -87,6 +88,9 @@ class Allocator:
         self.offset = max(self.offset, epoch)
         self.nodes[node] = None
         self.brokers[node] = SimpleNamespace(id=node, epoch=epoch, incarnation_id=incarnation, fenced=False)
+
+    def live_brokers(self, but: Container[int]) -> list[Any]:
+        return [one for one in self.brokers.values() if one.id not in but and not one.fenced]
 
     def hand_out(self, node: int) -> int:
         if not self.left.get(node):
