@@ -29,8 +29,10 @@ class LinkNotFound(ServiceError):
 class MirrorNotFound(ServiceError):
     status, error_code = 404, 40402
 
-    def __init__(self, link: str, topic: str) -> None:
-        super().__init__(f"link {link} has no mirror of topic {topic}")
+    def __init__(self, link: str, topic: str, called: str | None = None) -> None:
+        """`called`: the mirror's own name, if `topic` is that of its source topic."""
+        told = "" if called is None else f"; the mirror of the source's {topic} is called {called} here"
+        super().__init__(f"link {link} has no mirror of topic {topic}{told}")
 
 
 class PromoteNotFound(ServiceError):

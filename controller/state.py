@@ -28,13 +28,18 @@ class Link:
     options: Mapping[str, JsonValue] = field(default_factory=dict)
     created_at: int = 0  # wall clock, ms
 
+    @property
+    def prefix(self) -> str:
+        """Of its mirrors' names: each is called this and the source topic's name."""
+        return str(self.options.get("prefix", ""))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorTopic:
     """One topic of a link, as it was set up."""
 
     link: str
-    topic: str
+    topic: str  # the name at the target, by which all of the linker knows it
     topic_id: TopicId  # the target's; all zeros until the topic was created there
     source_topic_id: TopicId | None  # None: the source is too old to have ids
     partitions: int
@@ -48,6 +53,14 @@ class MirrorTopic:
     # Configs that keep the target's own value, as the operator asked
     configs_from_target: tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
     created_at: int = 0
+    # The name at the source where it is another one; `source_topic` has it in any case
+    source_name: str | None = field(default=None, metadata=WRITTEN_IF_SET)
+
+    @property
+    def source_topic(self) -> str:
+        """The name at the source: for people, and for what knows the source's own names (its ACLs). The link's client of
+        the source exchanges names by itself."""
+        return self.topic if self.source_name is None else self.source_name
 
     def topic_partitions(self) -> tuple[TopicPartition, ...]:
         return tuple(TopicPartition(self.topic, index) for index in range(self.partitions))

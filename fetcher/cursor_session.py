@@ -40,7 +40,7 @@ class CursorSession:
     def key(self, mirror: PartitionCopy) -> PartitionKey:
         spec = mirror.spec
         topic_id = spec.source_topic_id if self.by_id else None
-        return (spec.topic if topic_id is None else topic_id, spec.partition)
+        return ((spec.source_name or spec.topic) if topic_id is None else topic_id, spec.partition)
 
     def adopt(self, cursor: PartitionCursor) -> None:
         self.cursors[self.key(cursor.mirror)] = cursor

@@ -35,6 +35,8 @@ class MirrorSpec:
     """The real brokers that copy the partition."""
     fetch_offset: int | None = None
     """Resume point; None leaves it to the first follower's fetch offset."""
+    source_name: str | None = None
+    """The topic's name at the source, if it is another one than at the target."""
     untruncated: tuple[tuple[int, int], ...] = ()
     """(replica, offset): followers that have not yet acknowledged a truncation of the source."""
 

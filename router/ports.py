@@ -69,6 +69,10 @@ class Mirror(Protocol):
         """The target's id of the topic."""
 
     @property
+    def source_topic(self) -> str:
+        """Its name at the source, by which nothing but a request to the source may call it."""
+
+    @property
     def source_topic_id(self) -> bytes | None:
         """The source's id; None if the source is too old to have one."""
 

@@ -42,7 +42,9 @@ class Cancelled(Exception):
 
 
 def endpoint_of(side: messages.Side, name: Literal["source", "target"]) -> ClusterEndpoint:
-    return ClusterEndpoint(name, side.name, side.bootstrap, side.properties, side.cluster_id)
+    return ClusterEndpoint(
+        name, side.name, side.bootstrap, side.properties, side.cluster_id, side.topic_prefix
+    )
 
 
 class BatchRun:

@@ -43,6 +43,7 @@ class Side(Facts):
         default={}
     )  # Kafka client property names, file contents and passwords resolved
     cluster_id: str | None = None  # that every address has to answer for; None: the first one's
+    topic_prefix: str = ""  # of our names for its topics
 
 
 class ReplicaPlan(Facts):

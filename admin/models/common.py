@@ -195,6 +195,9 @@ class ChangeResult(Model):
     )
 
 
+TopicPrefix = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{0,128}$")]
+
+
 class Forwarding(Model):
     """Whether produces that arrive at the target are forwarded to this link's source."""
 

@@ -28,6 +28,7 @@ from admin.models.common import (
     PrincipalRules,
     Rate,
     ReadsPolicy,
+    TopicPrefix,
     TopicsDeleted,
     Traffic,
 )
@@ -140,6 +141,12 @@ class LinkOptions(Model):
         default="", description="Client ids whose reads are never held; stronger than unpromoted_reads_hold."
     )
 
+    prefix: TopicPrefix = Field(
+        default="",
+        description="Mirrors are called this and the name of their source topic: several sources have their place in one "
+        "target. Such mirrors are read-only, no group of the source is held for them, and their promote has to be told that "
+        "it makes a topic of the target's own. It stays as it is while the link has mirrors.",
+    )
     forwarding: Literal["on", "off"] = Field(
         default="on",
         description="off: mirrors are read-only until their promote or failover; a write gets POLICY_VIOLATION, which no "
@@ -219,6 +226,7 @@ class LinkOptionsUpdate(Model):
     unpromoted_reads: ReadsPolicy | None = None
     unpromoted_reads_hold: Patterns | None = None
     unpromoted_reads_allow: Patterns | None = None
+    prefix: TopicPrefix | None = None
     forwarding: Literal["on", "off"] | None = None
     topic_config_sync: ConfigSync | None = None
     topic_config_exclude: ConfigNames | None = None

@@ -137,6 +137,9 @@ class PartitionStatus(PartitionLag):
 class MirrorSummary(Model):
     link: str
     topic: str
+    source_topic: str | None = Field(
+        default=None, description="Its name at the source, if that is another one."
+    )
     state: MirrorState
     reason: str | None = None
     partitions: int

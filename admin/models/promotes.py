@@ -41,6 +41,11 @@ class PromoteOptions(Model):
         description="From the fence on the source refuses writes, by an ACL (DENY WRITE for User:*) of each topic, which is "
         "taken away if the promote is abandoned, and stays if it is done.",
     )
+    as_own_topic: bool = Field(
+        default=False,
+        description="Needed for mirrors of a link with a prefix, and for no others: the topic is the target's own from now "
+        "on, and the source's producers go on writing there.",
+    )
     accept_missing: int = Field(
         default=0,
         ge=0,
@@ -124,6 +129,9 @@ class FailoverRequest(Model):
     topics: list[TopicName] = []
     all: bool = False
     force: bool = Field(default=False, description="Although the source still answers.")
+    as_own_topic: bool = Field(
+        default=False, description="Needed for mirrors of a link with a prefix, as for a promote."
+    )
     timeout_ms: Millis = Field(
         default=120_000,
         description="Longest time that writes are held before hand-over; then the failover is abandoned.",

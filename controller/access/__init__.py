@@ -4,4 +4,5 @@
 - `carry`: the ACLs that a link carries: chosen by filters, mapped to the target's principals, compared with the target
 - `lacking`: principals that may use mirrored topics and held groups at the source, and may not at the target
 - `quotas`: client quotas and SCRAM users that the target lacks
+- `renamed`: the ACLs of a source whose topics have a prefix before their names at the target
 """

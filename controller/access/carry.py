@@ -53,6 +53,7 @@ class AclRules:
     names_not: tuple[re.Pattern[str], ...] = ()
     operations: frozenset[str] | None = None  # None: all
     mapping: tuple[PrincipalRule, ...] = ()
+    prefix: str = ""  # of the topics' names at the target: names are chosen by those of the source
 
     def chosen(self, acl: Acl) -> bool:
         """Whether the filters take it."""
@@ -61,8 +62,8 @@ class AclRules:
             and (self.operations is None or acl.operation in self.operations)
             and _matches(self.principals, acl.principal)
             and not _matches(self.principals_not, acl.principal)
-            and _matches(self.names, acl.resource.name)
-            and not _matches(self.names_not, acl.resource.name)
+            and _matches(self.names, acl.resource.name.removeprefix(self.prefix))
+            and not _matches(self.names_not, acl.resource.name.removeprefix(self.prefix))
         )
 
     def mapped(self, principal: str) -> str:

@@ -74,13 +74,16 @@ def update_link(
     options: Mapping[str, JsonValue] | None,
 ) -> list[Record]:
     link = link_of(image, name)
-    return [
-        replace(
-            link,
-            properties=link.properties if properties is None else dict(properties),
-            options=link.options if options is None else dict(options),
+    changed = replace(
+        link,
+        properties=link.properties if properties is None else dict(properties),
+        options=link.options if options is None else dict(options),
+    )
+    if changed.prefix != link.prefix and any(image.link_mirrors(name)):
+        raise Refused(
+            f"the prefix of link {name!r} is that of its mirrors: delete them first, or make another link"
         )
-    ]
+    return [changed]
 
 
 def delete_link(image: ControllerImage, name: str, force: bool = False) -> list[Record]:
@@ -97,8 +100,12 @@ def delete_link(image: ControllerImage, name: str, force: bool = False) -> list[
 def create_mirror(
     image: ControllerImage, mirror: MirrorTopic, states: Sequence[MirrorPartition]
 ) -> list[Record]:
-    link_of(image, mirror.link)
+    link = link_of(image, mirror.link)
     keys.check_topic_name(mirror.topic)
+    if mirror.topic != link.prefix + mirror.source_topic:
+        raise Refused(
+            f"topic {mirror.topic!r}: link {link.name!r} mirrors {mirror.source_topic!r} by another name"
+        )
     existing = image.mirror_of_topic(mirror.topic)
     if existing is not None:
         raise AlreadyExists(f"topic {mirror.topic!r} is a mirror of link {existing.link!r} already")

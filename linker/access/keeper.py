@@ -15,6 +15,7 @@ from typing import Final
 
 from controller.access.acls import DENY, Acl, AclSet
 from controller.access.carry import AclPlan, AclRules, Selection, permitted, plan, select
+from controller.access.renamed import under_prefix
 from controller.decide.acls import carried
 from controller.phases import LED_ELSEWHERE
 from fleet.link_controller import LinkController, wall_clock_ms
@@ -133,7 +134,7 @@ class AclKeeper:
         topics = self.topics()
         # The target first: without an authorizer there, nobody lacks anything.
         target = await read_acls(self._target.cluster, node=self.node())
-        source = await read_acls(self._source)
+        source = under_prefix(await read_acls(self._source), self._source.topic_names.prefix)
         here, there = AclSet(source), AclSet(target)
         others = self._target.image.topics_by_name.keys() - topics
         selection = select(here, rules, topics, others)

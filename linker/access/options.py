@@ -41,6 +41,7 @@ def acl_options(options: Mapping[str, JsonValue]) -> tuple[LinkOptions, AclRules
             PrincipalRule(re.compile(expression, re.DOTALL), replacement)
             for expression, replacement in principal_rules(given.acl_principals_map)
         ),
+        prefix=given.prefix,
     )
 
 

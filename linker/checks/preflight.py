@@ -199,6 +199,9 @@ async def read_source_topics(
     missing: list[str] = []
     findings: list[PreflightFinding] = []
     described = {}
+    names = source.topic_names
+    # Nothing is ever written to a topic that has another name here.
+    needed = (READ, DESCRIBE, DESCRIBE_CONFIGS) if names.prefix else (READ, WRITE, DESCRIBE, DESCRIBE_CONFIGS)
     for topic in response.topics:
         name = str(topic.name)
         code = int(topic.error_code)
@@ -209,8 +212,8 @@ async def read_source_topics(
                 PreflightFinding(
                     "source rights",
                     True,
-                    f"topic {name} at the source: {error_name(code)}",
-                    f"grant DESCRIBE on topic {name} to the link's principal",
+                    f"topic {names.there(name)} at the source: {error_name(code)}",
+                    f"grant DESCRIBE on topic {names.there(name)} to the link's principal",
                 )
             )
         else:
@@ -220,11 +223,11 @@ async def read_source_topics(
                 PreflightFinding(
                     "source rights",
                     True,
-                    f"the link's principal lacks {_OPERATION_NAMES[operation]} on topic {name} at the source",
+                    f"the link's principal lacks {_OPERATION_NAMES[operation]} on topic {names.there(name)} at the source",
                     "kafka-acls.sh --add --allow-principal 'User:<link>' "
-                    f"--operation {_acl_flag(operation)} --topic {name}",
+                    f"--operation {_acl_flag(operation)} --topic {names.there(name)}",
                 )
-                for operation in (READ, WRITE, DESCRIBE, DESCRIBE_CONFIGS)
+                for operation in needed
                 if not allowed(operations, operation)
             ]
     if missing or any(finding.fatal for finding in findings):

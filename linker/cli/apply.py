@@ -135,9 +135,9 @@ def _seen(client: AdminClient, file: LinkFile) -> dict[str, SeenLink]:
         mirrors = {mirror.topic: mirror for mirror in client.list_mirrors(one.name)}
         named = entries[one.name].mirrors if one.name in entries else []
         details = {
-            mirror.topic: client.describe_mirror(one.name, mirror.topic)
+            topic: client.describe_mirror(one.name, topic)
             for mirror in named
-            if mirror.topic in mirrors and not mirror.plain
+            if (topic := entries[one.name].called(mirror)) in mirrors and not mirror.plain
         }
         found[one.name] = SeenLink(client.describe_link(one.name), mirrors, details)
     return found

@@ -9,6 +9,7 @@ import typer
 from linker.cli.link import validated
 from linker.cli.options import (
     Asking,
+    AsOwnTopic,
     DryRun,
     NamedLink,
     Yes,
@@ -32,6 +33,7 @@ def failover(
     link: NamedLink = None,
     all_: Annotated[bool, typer.Option("--all", help="All mirrors of the link.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Although the source still answers.")] = False,
+    as_own_topic: AsOwnTopic = False,
     timeout_ms: Annotated[
         int | None,
         typer.Option(
@@ -59,6 +61,7 @@ def failover(
             link=link,
             all=all_,
             force=force,
+            as_own_topic=as_own_topic,
             timeout_ms=timeout_ms,
             dry_run=dry_run,
             no_wait=no_wait,
@@ -71,7 +74,9 @@ def failover(
     if bool(topics) == all_:
         raise usage("give either topics or --all")
     options = {} if timeout_ms is None else {"timeout_ms": timeout_ms}
-    request = validated(FailoverRequest, topics=topics or [], all=all_, force=force, **options)
+    request = validated(
+        FailoverRequest, topics=topics or [], all=all_, force=force, as_own_topic=as_own_topic, **options
+    )
     with ask.client() as client:
         if dry_run:
             plan = client.plan_failover(link, request)

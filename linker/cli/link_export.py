@@ -37,7 +37,7 @@ def entry_of(link: LinkDescription, mirrors: Iterable[MirrorDescription]) -> tup
         options=link.options,
         mirrors=[
             MirrorEntry(
-                topic=one.topic,
+                topic=one.source_topic or one.topic,
                 start=one.start,
                 replication_factor=one.replication_factor or None,
                 configs_from_target=one.configs_from_target,
@@ -52,7 +52,7 @@ def entry_of(link: LinkDescription, mirrors: Iterable[MirrorDescription]) -> tup
 def _made_by_pattern(link: LinkDescription, mirror: MirrorDescription) -> bool:
     """As the link makes it by itself: the pattern is in the file."""
     plain = mirror.start == "earliest" and not mirror.configs_from_target
-    return plain and taken_by_pattern(link.options, mirror.topic)
+    return plain and taken_by_pattern(link.options, mirror.source_topic or mirror.topic)
 
 
 def links_text(entries: Sequence[LinkEntry], comments: Mapping[str, Sequence[str]]) -> str:

@@ -34,7 +34,9 @@ class LinkFileError(Exception):
 class MirrorEntry(Model):
     """A mirrored topic. Its settings count when the mirror is made; those that are named are compared afterwards."""
 
-    topic: TopicName = Field(description="Its name. A list of mirrors may hold plain names as well.")
+    topic: TopicName = Field(
+        description="Its name at the source. A list of mirrors may hold plain names as well."
+    )
     start: str | None = Field(
         default=None,
         description="earliest, latest, epoch milliseconds, or a date and time with zone. Default when it is made: earliest.",
@@ -85,8 +87,12 @@ class LinkEntry(Model):
         "a link is made is compared only if it is named.",
     )
     mirrors: list[MirrorEntry] = Field(
-        default=[], description="Mirrored topics: names, or [entries](#mirrorentry)."
+        default=[], description="Mirrored topics: names at the source, or [entries](#mirrorentry)."
     )
+
+    def called(self, mirror: MirrorEntry) -> str:
+        """The mirror's name at the target."""
+        return self.options.prefix + mirror.topic
 
 
 class LinkFile(Model):
@@ -241,9 +247,10 @@ def _problems(file: LinkFile) -> Iterator[tuple[Place, str]]:
             yield (*place, "properties"), str(error)
         for index, mirror in enumerate(link.mirrors):
             here: Place = (*place, "mirrors", index)
-            if mirror.topic in owners:
-                yield here, f"topic {mirror.topic} is in link {owners[mirror.topic]} already"
-            owners[mirror.topic] = link.name
+            called = link.called(mirror)
+            if called in owners:
+                yield here, f"topic {called} is in link {owners[called]} already"
+            owners[called] = link.name
             try:
                 CreateMirrorsRequest(topics=[mirror.topic], **mirror.settings())
             except ValidationError as error:

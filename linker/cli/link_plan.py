@@ -144,13 +144,13 @@ def _mirror_steps(entry: LinkEntry, seen: SeenLink | None, owners: Mapping[str, 
     unchanged: list[str] = []
     missing: dict[str, list[MirrorEntry]] = {}
     for mirror in entry.mirrors:
-        owner = owners.get(mirror.topic)
+        owner = owners.get(entry.called(mirror))
         if owner is None:
             missing.setdefault(str(sorted(mirror.settings().items())), []).append(mirror)
         elif owner != entry.name or seen is None:
             told = f"it is a mirror of link {owner}: delete it there first"
             yield Step(StepKind.CONFLICT, entry.name, (mirror.topic,), differences=(told,))
-        elif differences := _fixed_settings(mirror, seen):
+        elif differences := _fixed_settings(mirror, entry.called(mirror), seen):
             yield Step(StepKind.CONFLICT, entry.name, (mirror.topic,), differences=differences)
         else:
             unchanged.append(mirror.topic)
@@ -163,11 +163,11 @@ def _mirror_steps(entry: LinkEntry, seen: SeenLink | None, owners: Mapping[str, 
             yield Step(StepKind.CREATE_MIRRORS, entry.name, tuple(topics), request)
 
 
-def _fixed_settings(mirror: MirrorEntry, seen: SeenLink) -> tuple[str, ...]:
+def _fixed_settings(mirror: MirrorEntry, called: str, seen: SeenLink) -> tuple[str, ...]:
     """Named settings that the mirror was made without. Those of a topic that is the target's by now count no more."""
-    if mirror.plain or seen.mirrors[mirror.topic].state in _OVER:
+    if mirror.plain or seen.mirrors[called].state in _OVER:
         return ()
-    detail = seen.details[mirror.topic]
+    detail = seen.details[called]
     return tuple(
         f"{name} is {_value(there)}, the file names {_value(wanted)}: it counts when a mirror is made"
         for name, wanted in mirror.settings().items()
@@ -176,7 +176,7 @@ def _fixed_settings(mirror: MirrorEntry, seen: SeenLink) -> tuple[str, ...]:
 
 
 def taken_by_pattern(options: LinkOptions, topic: str) -> bool:
-    """Whether the link mirrors the topic by itself, so that the file need not name it."""
+    """Whether the link mirrors the source's topic by itself, so that the file need not name it."""
     return topic_patterns(options.topics_include, options.topics_exclude).takes(topic)
 
 
@@ -194,8 +194,9 @@ def _no_new_mirrors(seen: SeenLink) -> Iterator[Step]:
 
 
 def _missing_mirrors(entry: LinkEntry | None, seen: SeenLink, delete: bool) -> Iterator[Step]:
-    named = {one.topic for one in entry.mirrors} if entry is not None else set[str]()
-    for topic in seen.mirrors:
-        if topic not in named and not (entry is not None and taken_by_pattern(entry.options, topic)):
+    named = {entry.called(one) for one in entry.mirrors} if entry is not None else set[str]()
+    for topic, mirror in seen.mirrors.items():
+        at_source = mirror.source_topic or topic
+        if topic not in named and not (entry is not None and taken_by_pattern(entry.options, at_source)):
             kind = StepKind.DELETE_MIRROR if delete else StepKind.NOT_IN_FILE
             yield Step(kind, seen.link.name, (topic,))

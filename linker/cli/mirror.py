@@ -14,6 +14,7 @@ from linker.cli.failover import failover
 from linker.cli.link import validated
 from linker.cli.options import (
     Asking,
+    AsOwnTopic,
     DryRun,
     LinkOption,
     NamedLink,
@@ -274,6 +275,7 @@ def promote(
             help="From the fence on the source refuses writes, by an ACL; needs an authorizer there.",
         ),
     ] = False,
+    as_own_topic: AsOwnTopic = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it, print its id and return.")] = False,
     attach: Annotated[
         str | None, typer.Option("--attach", metavar="ID", help="Follow a promote that was started before.")
@@ -300,6 +302,7 @@ def promote(
             transaction_timeout_ms=transaction_timeout_ms,
             abort_open_transactions=abort_open_transactions,
             fence_source=fence_source,
+            as_own_topic=as_own_topic,
             dry_run=dry_run,
             no_wait=no_wait,
         )
@@ -316,6 +319,7 @@ def promote(
         "abort_open_transactions": abort_open_transactions or None,
         "accept_missing": accept_missing,
         "fence_source": fence_source or None,
+        "as_own_topic": as_own_topic or None,
         "validation": None if validation is None else validation.value,
     }
     options = {key: value for key, value in limits.items() if value is not None}

@@ -269,7 +269,8 @@ def _names(flow: Flow) -> None:
     flow.say(
         "replication.policy.class",
         f"names stay here: orders is orders at the target, and not {flow.source}.orders as DefaultReplicationPolicy has it; "
-        "clients of the target change the name that they use, once",
+        "clients of the target change the name that they use, once. For copies of several clusters side by side, which "
+        f"nobody writes to, the option prefix: {flow.source}. has such names",
     )
 
 

@@ -57,6 +57,13 @@ TopicArgument = Annotated[
 OnlyLink = Annotated[str | None, typer.Option("--link", "-l", metavar="LINK", help="Only this link.")]
 OfLink = Annotated[str | None, typer.Option("--link", "-l", metavar="LINK", help="Only of this link.")]
 NamedLink = Annotated[str | None, typer.Option("--link", "-l", metavar="LINK", help="Name of the link.")]
+AsOwnTopic = Annotated[
+    bool,
+    typer.Option(
+        "--as-own-topic",
+        help="For a link with a prefix: the topic is the target's own from now on, its source goes on by itself.",
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 

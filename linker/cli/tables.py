@@ -104,11 +104,19 @@ def traffic(one: Traffic) -> str:
 
 
 def mirrors(found: Iterable[MirrorSummary]) -> str:
+    rows = list(found)
+    renamed = any(m.source_topic for m in rows)
     return columns(
-        ("LINK", "TOPIC", "STATE", "PARTITIONS", "LAG", "MAX LAG", "TIME LAG", "REASON"),
+        (
+            *("LINK", "TOPIC", *(("SOURCE TOPIC",) if renamed else ())),
+            *("STATE", "PARTITIONS", "LAG", "MAX LAG", "TIME LAG", "REASON"),
+        ),
         [
-            (m.link, m.topic, m.state, m.partitions, m.lag, m.max_lag, duration(m.lag_ms), m.reason)
-            for m in found
+            (
+                *(m.link, m.topic, *((m.source_topic or m.topic,) if renamed else ())),
+                *(m.state, m.partitions, m.lag, m.max_lag, duration(m.lag_ms), m.reason),
+            )
+            for m in rows
         ],
         empty="no mirrors",
     )
@@ -131,6 +139,7 @@ def mirror(one: MirrorDescription) -> str:
     head = pairs(
         [
             ("topic", one.topic),
+            ("source topic", one.source_topic),
             ("link", one.link),
             ("state", one.state),
             ("reason", one.reason),

@@ -83,6 +83,7 @@ def spec_of(mirror: MirrorTopic, state: MirrorPartition, segment_bytes: int) -> 
         partition=state.partition,
         topic_id=mirror.topic_id,
         source_topic_id=mirror.source_topic_id,
+        source_name=mirror.source_name,
         session_epoch=state.session_epoch,
         start_offset=state.start_offset or 0,
         source_epochs=state.source_epochs,

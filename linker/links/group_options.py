@@ -20,6 +20,8 @@ GROUP_OPTIONS = frozenset(
 def group_settings(options: Mapping[str, JsonValue]) -> GroupSettings:
     """Of a link's stored options; what is not there has its default."""
     given = LinkOptions.model_validate(dict(options))
+    if given.prefix:  # nobody moves to its mirrors: readers there have groups of their own
+        given = given.model_copy(update={"groups_include": ""})
     return GroupSettings(
         GroupRules(
             _compiled(given.groups_include),

@@ -30,9 +30,12 @@ _FORWARDING = frozenset(
 )
 
 
-def forwards_writes(options: Mapping[str, JsonValue]) -> bool:
-    """Whether a link with these options forwards writes at all."""
-    return options.get("forwarding", "on") != "off"
+def read_only_by(options: Mapping[str, JsonValue]) -> str | None:
+    """The option because of which a link forwards no writes at all; None if it does. Under a prefix a topic is a copy
+    beside others: a client that writes to it does not mean the source's."""
+    if prefix := options.get("prefix", ""):
+        return f"prefix={prefix}"
+    return "forwarding=off" if options.get("forwarding", "on") == "off" else None
 
 
 class ServedPartition:
@@ -92,12 +95,13 @@ class ServedMirror:
     """A mirror topic (router.ports.Mirror). Plain attributes, and a dict's own look-up: each is asked for several times
     for every forwarded produce."""
 
-    __slots__ = ("link", "partition", "source_topic_id", "topic", "topic_id")
+    __slots__ = ("link", "partition", "source_topic", "source_topic_id", "topic", "topic_id")
 
     def __init__(self, topic: MirrorTopic, partitions: dict[int, ServedPartition]) -> None:
         self.link = topic.link
         self.topic = topic.topic
         self.topic_id = topic.topic_id
+        self.source_topic = topic.source_topic
         self.source_topic_id = topic.source_topic_id
         self.partition: Callable[[int], ServedPartition | None] = partitions.get
 
@@ -184,10 +188,11 @@ class Mirrors:
     def read_only(self, link: str) -> str | None:
         """Why mirrors of the link take no writes, for good; None if they do. As the state says: the source may be dead."""
         found = self._state().links.get(link)
-        if found is None or forwards_writes(found.options):
+        option = None if found is None else read_only_by(found.options)
+        if option is None:
             return None
         until = "until their promote or failover: write to the source cluster"
-        return f"mirrors of link {link} are read-only (forwarding=off) {until}"
+        return f"mirrors of link {link} are read-only ({option}) {until}"
 
     def loaded(self, tp: TopicPartition) -> bool:
         copy = self._copies(tp.topic, tp.partition)

@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 from controller import errors as refused
 from controller.decide.mirrors import listed
+from controller.keys import check_topic_name
 from controller.plan.placement import Load, ReplicaBroker, place
 from controller.state import UNBOUND, MirrorTopic
 from fleet.link_controller import LinkController, wall_clock_ms
 from linker.checks import preflight
 from linker.checks.message_format import formats_or_not_told
 from linker.checks.replication_factor import few_replicas, target_default
-from linker.checks.topic_names import collisions
+from linker.checks.topic_names import collisions, is_internal
 from linker.links.config_options import config_options
 from linker.links.configs import ConfigsNotAllowed, TopicConfigs, topic_defaults
 from linker.membership import TargetCluster
@@ -93,6 +94,12 @@ class NewMirrors:
 
     def name_taken(self, topic: str) -> str | None:
         """Why no mirror of this name can be made at the target; None if one can."""
+        if is_internal(topic):
+            return f"topic {topic} is internal to Kafka"
+        try:
+            check_topic_name(topic)
+        except refused.InvalidName as error:
+            return str(error)
         existing = self._controller.image.mirror_of_topic(topic)
         if existing is not None:
             return f"topic {topic} is a mirror of link {existing.link} already"
@@ -146,7 +153,8 @@ class NewMirrors:
             if not each:
                 done.missing += missing
                 return
-            raise preflight.PreflightError(f"the source does not have {listed(missing)}")
+            names = [self._source.topic_names.there(name) for name in missing]
+            raise preflight.PreflightError(f"the source does not have {listed(names)}")
         found = {name: found[name] for name in topics}
         effective = {name: topic.configs.effective for name, topic in found.items()}
         findings += await formats_or_not_told(self._source, effective)
@@ -204,6 +212,7 @@ class NewMirrors:
     ) -> list[MirrorTopic]:
         mirrors = []
         for name, topic in topics.items():
+            there = self._source.topic_names.there(name)
             try:
                 replicas = place(brokers, topic.partitions, factors[name], load)
             except refused.Refused as error:
@@ -225,6 +234,7 @@ class NewMirrors:
                     restore_configs=dict(topic.plan.restore),
                     configs_from_target=tuple(sorted(wanted.configs_from_target)),
                     created_at=wall_clock_ms(),
+                    source_name=None if there == name else there,
                 )
             )
         return mirrors

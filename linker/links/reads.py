@@ -25,10 +25,13 @@ class ReadPolicy:
         self._hold = _compiled(options.unpromoted_reads_hold)
         self._allow = _compiled(options.unpromoted_reads_allow)
         self._else = options.unpromoted_reads == "hold"
+        self._never = bool(options.prefix)  # nobody moves to such a mirror: who reads it means to
         self._known: dict[str, bool] = {}
 
     def holds(self, client_id: str | None) -> bool:
         """Whether the client gets no records before the promote."""
+        if self._never:
+            return False
         name = client_id or ""
         known = self._known.get(name)
         if known is None:

@@ -34,7 +34,7 @@ from linker.links.group_options import GROUP_OPTIONS
 from linker.links.head_tasks import ControllerTasks
 from linker.links.kafka_version import kafka_version
 from linker.links.link_groups import LinkGroups
-from linker.links.mirrors import forwards_writes
+from linker.links.mirrors import read_only_by
 from linker.links.new_mirrors import NewMirrors
 from linker.links.producer_ids import ProducerIdGuard
 from linker.links.reads import ReadPolicy
@@ -111,10 +111,10 @@ class LinkRuntime:
         #: Why the source cannot even be asked (a secret that is not there, say); `source` leads nowhere then.
         self.unusable: LinkerError | None = None
         try:
-            self.source = source_cluster(link.name, dict(link.properties), secrets, rack)
+            self.source = source_cluster(link.name, dict(link.properties), secrets, rack, prefix=link.prefix)
         except LinkerError as error:
             self.unusable = error
-            self.source = nowhere(link.name)
+            self.source = nowhere(link.name, link.prefix)
         self.source.expect(link.source_cluster_id)
         options = LinkOptions.model_validate(dict(link.options))
         self.reads = ReadPolicy(options)
@@ -206,8 +206,9 @@ class LinkRuntime:
             targets=self.targets,
             starts=self.starts,
         )
-        #: Its mirrors take no writes before their promote. Kept here, because it is asked for every produce.
-        self.read_only = not forwards_writes(link.options)
+        #: The option because of which its mirrors take no writes before their promote. Kept here: it is asked for every
+        #: produce.
+        self.read_only = read_only_by(link.options)
         #: Why the link as a whole does not work; None when it does.
         self.trouble: str | None = (
             "the source was not reached yet" if self.unusable is None else str(self.unusable)
@@ -244,13 +245,13 @@ class LinkRuntime:
 
     @property
     def forwards(self) -> bool:
-        return self._verified.is_set() and self.producer_ids.allowed and not self.read_only
+        return self._verified.is_set() and self.producer_ids.allowed and self.read_only is None
 
     def _follow_options(self, records: Sequence[Record]) -> None:
         """A listener of the controller."""
         link = self.controller.image.links.get(self.name)
         if link is not None and (not records or link in records):
-            self.read_only = not forwards_writes(link.options)
+            self.read_only = read_only_by(link.options)
 
     @property
     def refuses(self) -> str | None:

@@ -26,9 +26,10 @@ from wire.frames.types import Node
 
 
 def source_cluster(
-    name: str, properties: dict[str, str], secrets: LinkSecrets, rack: str | None = None
+    name: str, properties: dict[str, str], secrets: LinkSecrets, rack: str | None = None, *, prefix: str = ""
 ) -> Cluster:
-    """A client's view of a source, from the link's Kafka client properties (secrets still by reference)."""
+    """A client's view of a source, from the link's Kafka client properties (secrets still by reference). Its topics have
+    the names of their mirrors, with the link's prefix."""
     resolved = secrets.resolve(properties)
     with hiding_values(properties):
         return Cluster(
@@ -37,12 +38,14 @@ def source_cluster(
             ClientSecurity.from_properties(resolved),
             resolved.get("client.id", f"kafka-linker-{name}"),
             rack=resolved.get("client.rack", rack),
+            topic_prefix=prefix,
         )
 
 
-def nowhere(name: str) -> Cluster:
+def nowhere(name: str, prefix: str = "") -> Cluster:
     """In the place of a source whose properties cannot even be read."""
-    return Cluster(f"source {name}", (), ClientSecurity.from_properties({}), "kafka-linker")
+    no_security = ClientSecurity.from_properties({})
+    return Cluster(f"source {name}", (), no_security, "kafka-linker", topic_prefix=prefix)
 
 
 def source_fetcher(
@@ -87,4 +90,4 @@ def source_side(link: Link, secrets: LinkSecrets) -> m.Side:
     with contextlib.suppress(InvalidSecurityConfig), hiding_values(properties):
         ClientSecurity.from_properties(resolved)
     with hiding_values(properties):
-        return side(f"source {link.name}", resolved, link.source_cluster_id)
+        return side(f"source {link.name}", resolved, link.source_cluster_id, link.prefix)

@@ -225,6 +225,7 @@ def mirror_summary(runtime: LinkRuntime, mirror: MirrorTopic) -> MirrorSummary:
     return MirrorSummary(
         link=mirror.link,
         topic=mirror.topic,
+        source_topic=mirror.source_name,
         state=worst,
         reason=reason,
         partitions=mirror.partitions,
@@ -243,8 +244,10 @@ def link_state(runtime: LinkRuntime, mirrors: Iterable[MirrorSummary]) -> Mirror
 def forwarding(runtime: LinkRuntime) -> Forwarding:
     guard = runtime.producer_ids
     return Forwarding(
-        enabled=guard.allowed and not runtime.read_only,
-        reason="read-only, as its option forwarding=off says" if runtime.read_only else guard.reason,
+        enabled=guard.allowed and runtime.read_only is None,
+        reason=guard.reason
+        if runtime.read_only is None
+        else f"read-only, as its option {runtime.read_only} says",
         target_next_producer_id=guard.target_next or None,
         source_highest_producer_id=None if guard.source.end is None else guard.source.end - 1,
     )

@@ -133,14 +133,15 @@ class TopicFollower:
         self.not_mirrored = refused
 
     def _candidates(self, there: Collection[str], rules: TopicPatterns) -> tuple[list[str], dict[str, str]]:
-        """Topics that the rules take and that are no mirrors of the link, and why others cannot be."""
-        mirrors = self._controller.image.mirrors
+        """Topics that the rules take, by their names at the source, and that are no mirrors of the link; and why others
+        cannot be."""
+        mirrors, names = self._controller.image.mirrors, self._source.topic_names
         matching = [
             topic
             for topic in sorted(there)
             if (self._link, topic) not in mirrors
-            and rules.takes(topic)
-            and not is_internal(topic, self._ours)
+            and rules.takes(names.there(topic))
+            and not is_internal(names.there(topic), self._ours)
         ]
         refused = {topic: why for topic in matching if (why := self._new.name_taken(topic)) is not None}
         topics = [topic for topic in matching if topic not in refused]

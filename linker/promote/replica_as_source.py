@@ -233,7 +233,7 @@ class ReplicaAsSource:
                 continue  # abandoned meanwhile
             self._chosen[tp] = Chosen(failover.end, failover.replica)
             # By name: the target's own topic id would be asked for where followers are meant. Epochs are E0, all of them.
-            found.append(replace(spec, source_topic_id=None, source_epochs=()))
+            found.append(replace(spec, source_topic_id=None, source_name=None, source_epochs=()))
         if found:
             self.fetcher.add(found)
             self.on_target_change(self._target.image)

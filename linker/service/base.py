@@ -61,8 +61,21 @@ class ServiceBase:
         runtime = self._runtime(link)
         mirror = self._image.mirrors.get((link, topic))
         if mirror is None:
-            raise MirrorNotFound(link, topic)
+            ours = self._image.links[link].prefix + topic
+            raise MirrorNotFound(link, topic, ours if (link, ours) in self._image.mirrors else None)
         return runtime, mirror
+
+    def _own_topics(self, runtime: LinkRuntime, asked: bool) -> str | None:
+        """Why topics of the link cannot become the target's own as it was asked for; None if they can."""
+        prefix = self._image.links[runtime.name].prefix
+        if asked == bool(prefix):
+            return None
+        if asked:
+            return f"link {runtime.name} has no prefix: its topics become the target's own in any case (--as-own-topic)"
+        return (
+            f"mirrors of link {runtime.name} are copies beside others (prefix={prefix}): whoever writes to their source "
+            "topics goes on there; --as-own-topic ends the copying, and each is an ordinary topic of the target"
+        )
 
     async def _write_down(
         self,
@@ -108,7 +121,7 @@ class ServiceBase:
             "mirrors": len(mirrors),
             "mirror_states": states,
             "not_mirrored": [
-                UnmirroredTopic(topic=topic, reason=why)
+                UnmirroredTopic(topic=runtime.source.topic_names.there(topic), reason=why)
                 for topic, why in sorted(runtime.topics.not_mirrored.items())
             ],
         }

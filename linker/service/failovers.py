@@ -41,6 +41,8 @@ class Failovers(ServiceBase):
         self._require_ready()
         topics = self._failover_topics(link, request)
         blockers: list[str] = []
+        if (own := self._own_topics(runtime, request.as_own_topic)) is not None:
+            blockers.append(own)
         try:
             await self._sidecar.controller.begin_failover(link, topics, dry_run=True)
         except refused.ControllerError as error:
@@ -90,6 +92,8 @@ class Failovers(ServiceBase):
             topics = self._failover_topics(link, request)
             if not topics:
                 raise IllegalState(f"link {link} has nothing to fail over")
+            if (own := self._own_topics(runtime, request.as_own_topic)) is not None:
+                raise IllegalState(own)
             try:
                 controller = self._sidecar.controller
                 job = await controller.begin_failover(link, topics, dry_run=True)

@@ -47,10 +47,11 @@ class MirrorChanges(ServiceBase):
             raise NotReady(away)
         async with self._changing:
             runtime = self._runtime(link)  # a link update may have begun it anew
-            new = runtime.new_mirrors
+            new, names = runtime.new_mirrors, runtime.source.topic_names
+            topics = [names.ours(topic) for topic in request.topics]
             for topic in request.topics:
                 self._refuse_existing(runtime, topic)
-            for name, other in new.collisions(request.topics):
+            for name, other in new.collisions(topics):
                 raise InvalidRequest(
                     f"topics {name} and {other} differ in '.' and '_' only, and a cluster of today's Kafka takes one of "
                     "them: mirror one, nothing was made"
@@ -61,11 +62,11 @@ class MirrorChanges(ServiceBase):
                     rules = topic_patterns(request.include, request.exclude)
                     planned = await runtime.topics.examine(rules, wanted)
                 else:
-                    planned = await new.plan(request.topics, wanted)
+                    planned = await new.plan(topics, wanted)
             except preflight.PreflightError as error:
                 raise PreflightFailed(str(error)) from error
             if planned.missing:
-                raise SourceTopicNotFound(planned.missing)
+                raise SourceTopicNotFound([names.there(topic) for topic in planned.missing])
             if not dry_run:
                 await new.write_down(planned.mirrors)
         return ChangeResult(
@@ -93,7 +94,7 @@ class MirrorChanges(ServiceBase):
     def _refuse_existing(self, runtime: LinkRuntime, topic: str) -> None:
         if is_internal(topic, {self._sidecar.config.store.topic}):
             raise InvalidRequest(f"topic {topic} is internal to Kafka and is not mirrored")
-        why = runtime.new_mirrors.name_taken(topic)
+        why = runtime.new_mirrors.name_taken(runtime.source.topic_names.ours(topic))
         if why is not None:
             raise NameTaken(why)
 
@@ -142,7 +143,7 @@ class MirrorChanges(ServiceBase):
         except preflight.PreflightError as error:
             raise PreflightFailed(str(error)) from error
         if missing:
-            raise SourceTopicNotFound(missing)
+            raise SourceTopicNotFound([mirror.source_topic])
         there = topics[topic]
         same = same_source_topic(mirror.source_topic_id, there.topic_id)
         if not same or there.partitions != mirror.partitions:
@@ -264,10 +265,10 @@ class MirrorChanges(ServiceBase):
                     )
             if not dry_run:
                 await runtime.bring_up.delete(topic, topic_too=len(actions) > 1, force=force)
-        if not ended and topic_settings(self._image.links[link].options).rules.takes(topic):
+        if not ended and topic_settings(self._image.links[link].options).rules.takes(mirror.source_topic):
             told = [
                 *told,
-                f"topics_include of link {link} takes topic {topic} again: name it in topics_exclude",
+                f"topics_include of link {link} takes topic {mirror.source_topic} again: name it in topics_exclude",
             ]
         if not closed:
             return ChangeResult(dry_run=dry_run, actions=actions, warnings=told)
@@ -288,7 +289,8 @@ def _layout(mirror: MirrorTopic, asked: int | None, at_source: int) -> str:
     else:
         why = f"the source's is {at_source}, and the target has {factor} brokers"
     brokers = sorted({broker for replicas in mirror.target_replicas for broker in replicas})
+    of = f"of the source's {mirror.source_name}: " if mirror.source_name is not None else ""
     return (
-        f"{mirror.partitions} partition{'s' if mirror.partitions != 1 else ''}, replication factor {factor} ({why}), on "
+        f"{of}{mirror.partitions} partition{'s' if mirror.partitions != 1 else ''}, replication factor {factor} ({why}), on "
         f"broker{'s' if len(brokers) != 1 else ''} {', '.join(map(str, brokers))}"
     )

@@ -115,8 +115,9 @@ class Overview(FleetService):
             checks = await check_source_rights(runtime.source)
         except LinkerError as error:
             checks = [Check(name="source rights", result=CheckResult.WARN, detail=f"not told: {error}")]
-        rules = group_settings(self._image.links[runtime.name].options).rules
-        checks += await check_groups(runtime.source, topics, rules)
+        if not runtime.link.prefix:  # nobody moves to its mirrors
+            rules = group_settings(self._image.links[runtime.name].options).rules
+            checks += await check_groups(runtime.source, topics, rules)
         target, ours = self._sidecar.target, self._sidecar.link_brokers()
         alive = [broker.id for broker in target.image.live_brokers(ours)]
         rest = await together(

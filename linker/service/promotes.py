@@ -47,6 +47,8 @@ class Promotes(Validations):
         runtime = self._runtime(link)
         topics = self._promote_topics(link, request)
         blockers: list[str] = []
+        if (own := self._own_topics(runtime, request.options.as_own_topic)) is not None:
+            blockers.append(own)
         try:
             await self._sidecar.controller.begin_promote(link, topics, dry_run=True)
         except refused.ControllerError as error:
@@ -204,6 +206,9 @@ class Promotes(Validations):
     ) -> list[preflight.PreflightFinding]:
         """The reasons why the source cannot refuse writes to these topics."""
         mirrors = {topic: self._image.mirrors[runtime.name, topic].partitions for topic in topics}
+        if prefix := self._image.links[runtime.name].prefix:
+            why = f"link {runtime.name} has prefix={prefix}: the source's producers stay there, and it goes on taking writes"
+            return [preflight.PreflightFinding("fence source", True, why)]
         try:
             return await check_source_fence(runtime.source, mirrors, PromoteSettings().whole_partitions)
         except LinkerError as error:
@@ -278,6 +283,8 @@ class Promotes(Validations):
         topics = self._promote_topics(link, request)
         if not topics:
             raise IllegalState(f"link {link} has nothing to promote")
+        if (own := self._own_topics(runtime, request.options.as_own_topic)) is not None:
+            raise IllegalState(own)
         grown = await self._grown(runtime, topics)
         if grown:
             raise IllegalState("; ".join(grown))

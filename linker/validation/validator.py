@@ -58,7 +58,7 @@ class Validator:
             await asyncio.gather(work, asked, return_exceptions=True)
 
 
-def side(name: str, properties: dict[str, str], cluster_id: str | None) -> m.Side:
+def side(name: str, properties: dict[str, str], cluster_id: str | None, topic_prefix: str = "") -> m.Side:
     """A cluster as the validator reaches it, out of client properties with their secrets resolved."""
     servers = parse_bootstrap_servers(properties["bootstrap.servers"])
     return m.Side(
@@ -66,4 +66,5 @@ def side(name: str, properties: dict[str, str], cluster_id: str | None) -> m.Sid
         bootstrap=tuple(format_address(host, port) for host, port in servers),
         properties={key: value for key, value in properties.items() if key != "bootstrap.servers"},
         cluster_id=cluster_id,
+        topic_prefix=topic_prefix,
     )

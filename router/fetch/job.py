@@ -76,7 +76,7 @@ def source_key(version: int, part: Part) -> tuple[TopicKey, int] | None:
     if part.mirror is None:
         return None
     if version < _FIRST_WITH_TOPIC_IDS:
-        return part.mirror.topic, part.asked.index
+        return part.mirror.source_topic, part.asked.index
     source_id = part.mirror.source_topic_id
     return None if source_id is None else (source_id, part.asked.index)
 

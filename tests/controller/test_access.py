@@ -11,6 +11,7 @@ from controller.access.acls import Acl, AclSet, Resource, allowed
 from controller.access.carry import AclPlan, AclRules, PrincipalRule, plan, select
 from controller.access.lacking import lacking
 from controller.access.quotas import Entity, compare, missing_users
+from controller.access.renamed import under_prefix
 
 
 def acl(
@@ -234,3 +235,27 @@ def test_scram_users_that_cannot_log_in() -> None:
         ("alice", ("SCRAM-SHA-256",)),
         ("bob", ("SCRAM-SHA-256",)),
     ]
+
+
+def test_under_a_prefix_readers_are_carried_and_nothing_else() -> None:
+    source = [
+        acl("a", "READ", "orders"),
+        acl("a", "WRITE", "orders"),
+        acl("b", "ALL", "or", pattern="PREFIXED"),
+        acl("b", "WRITE", "orders", permission="DENY"),
+        acl("c", "DESCRIBE", "*"),
+        acl("c", "ALTER_CONFIGS", "*"),
+        acl("a", "READ", "readers", kind="GROUP"),
+        acl("a", "WRITE", "tx", kind="TRANSACTIONAL_ID"),
+    ]
+    renamed = set(under_prefix(source, "east."))
+    assert renamed == {
+        acl("a", "READ", "east.orders"),
+        acl("b", "READ", "east.or", pattern="PREFIXED"),
+        acl("b", "DESCRIBE", "east.or", pattern="PREFIXED"),
+        acl("b", "WRITE", "east.orders", permission="DENY"),
+        acl("c", "DESCRIBE", "east.", pattern="PREFIXED"),
+    }
+    assert list(under_prefix(source, "")) == source
+    rules = AclRules(names=(re.compile("orders"),), prefix="east.")
+    assert acl("a", "READ", "east.orders") in select(AclSet(renamed), rules, ["east.orders"]).wanted

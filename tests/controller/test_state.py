@@ -394,3 +394,27 @@ def test_pure_decisions_leave_the_image_alone() -> None:
     assert not image.links
     image.replay(records)
     assert image.links == {"l": link}
+
+
+# Names at the source.
+
+
+async def test_a_links_prefix_is_that_of_its_mirrors() -> None:
+    controller = await StoredController.open(MemoryStore(), now=lambda: 7)
+    await controller.create_link("l", "cluster", {"bootstrap.servers": "a:1"}, {"prefix": "east."})
+    with pytest.raises(Refused, match="mirrors 't' by another name"):
+        await controller.create_mirror(mirror())
+    await controller.create_mirror(replace(mirror(topic="east.t"), source_name="t"))
+    assert controller.image.mirrors["l", "east.t"].source_topic == "t"
+    with pytest.raises(Refused, match="delete them first"):
+        await controller.update_link("l", None, {"prefix": "west."})
+    await controller.update_link("l", None, {"prefix": "east.", "forwarding": "off"})
+    await controller.delete_mirror("l", "east.t")
+    await controller.update_link("l", None, {"prefix": "west."})
+
+
+async def test_without_a_prefix_both_names_are_one() -> None:
+    controller = await controller_with_mirror()
+    assert controller.image.mirrors["l", "t"].source_topic == "t"
+    with pytest.raises(Refused, match="by another name"):
+        await controller.create_mirror(replace(mirror(topic="u"), source_name="v"))

@@ -18,6 +18,7 @@ from linker.access import keeper as module
 from linker.access.cluster_access import NoAuthorizer, Refusals
 from linker.access.keeper import AclKeeper
 from tests.controller.memory_store import MemoryStore
+from wire.client.topic_names import TopicNames
 from wire.errors import BrokerError, LinkerError
 from wire.frames.error_codes import INVALID_REQUEST
 from wire.metadata.image import ClusterImage
@@ -36,7 +37,9 @@ async def until(condition: Callable[[], bool]) -> None:
 class Rig:
     def __init__(self, controller: StoredController, monkeypatch: pytest.MonkeyPatch) -> None:
         self.controller = controller
-        self.source: Any = SimpleNamespace(acls={READ, WRITE}, fails=None, name="source")
+        self.source: Any = SimpleNamespace(
+            acls={READ, WRITE}, fails=None, name="source", topic_names=TopicNames()
+        )
         cluster = SimpleNamespace(acls=set[Acl](), fails=None)
         self.target: Any = SimpleNamespace(image=ClusterImage(), cluster=cluster)
         self.there: set[Acl] = cluster.acls

@@ -25,6 +25,7 @@ from linker.links.configs import TopicConfigs
 from linker.links.new_mirrors import NewMirrors
 from linker.service import SidecarService
 from tests.controller.memory_store import MemoryStore
+from wire.client.topic_names import TopicNames
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 from wire.metadata.image import BrokerImage, ClusterImage, TopicImage
@@ -237,10 +238,10 @@ async def test_a_mirror_is_brought_up_although_the_next_one_could_not_be_created
         create = asyncio.create_task(rig.service.create_mirrors("east", request, dry_run=False))
         await asyncio.sleep(0)
         fresh = Runtime("east")  # a link update begins the link anew
-        fresh.bring_up, fresh.source = rig.bring_up, None  # type: ignore[attr-defined]
+        fresh.bring_up, fresh.source = rig.bring_up, SimpleNamespace(topic_names=TopicNames())  # type: ignore[attr-defined]
         fresh.new_mirrors = NewMirrors(  # type: ignore[attr-defined]
             "east",
-            cast("Any", None),
+            cast("Any", fresh.source),
             rig.target,
             rig.controller,
             lambda: frozenset({900}),

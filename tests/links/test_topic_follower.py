@@ -20,6 +20,7 @@ from linker.links.new_mirrors import NewMirrors, Planned, Wanted
 from linker.links.topic_follower import TopicFollower
 from linker.links.topic_options import topic_patterns
 from tests.controller.memory_store import MemoryStore
+from wire.client.topic_names import TopicNames
 from wire.errors import ConnectionLost, LinkerError
 from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
 
@@ -38,6 +39,7 @@ class Source:
     def __init__(self, brokers: int = 2) -> None:
         self.known: dict[int, dict[str, int]] = {node: {} for node in range(1, brokers + 1)}
         self.down: set[int] = set()
+        self.topic_names = TopicNames()
 
     @property
     def nodes(self) -> dict[int, Any]:
@@ -117,6 +119,7 @@ class Rig:
                     MirrorTopic(
                         link="east",
                         topic=name,
+                        source_name=self.source.topic_names.there(name),
                         topic_id=bytes(16),
                         source_topic_id=topic_id(number),
                         partitions=1,
@@ -370,3 +373,19 @@ async def test_the_one_topic_that_cannot_be_mirrored_is_found_among_many(
     assert len(asked) < 40
     with pytest.raises(PreflightError, match="t7 is too old"):
         await new.plan(names, Wanted())
+
+
+async def test_patterns_are_of_the_sources_names_and_mirrors_of_ours(rig: Rig) -> None:
+    """What the target cannot take is told by the name that it would have there."""
+    await rig.controller.update_link(
+        "east", None, {"topics_include": "orders.*,offsets,x+", "prefix": "__consumer_"}
+    )
+    rig.source.topic_names.prefix = "__consumer_"
+    long = "x" * 240
+    for number, name in enumerate(("orders", "offsets", "other", long)):
+        rig.source.make(f"__consumer_{name}", number + 1)  # as the link's client tells them
+    await rig.follower.look()
+    assert rig.mirrors == ["__consumer_orders"]
+    assert rig.controller.image.link_mirrors("east")[0].source_topic == "orders"
+    assert "internal" in rig.follower.not_mirrored["__consumer_offsets"]
+    assert "longer than 249" in rig.follower.not_mirrored[f"__consumer_{long}"]

@@ -53,6 +53,10 @@ class MirrorTopic:
     partitions: dict[int, Partition]
     link: str = "east"
 
+    @property
+    def source_topic(self) -> str:
+        return self.topic
+
     def partition(self, index: int) -> Partition | None:
         return self.partitions.get(index)
 

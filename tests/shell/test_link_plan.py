@@ -48,7 +48,13 @@ def there(
         traffic=Traffic(),
         created_at=NOW,
     )
-    mirrors = {one: MirrorSummary(link=name, topic=one, state=state, partitions=1) for one in topics}
+    prefix = len(link.options.prefix)
+    mirrors = {
+        one: MirrorSummary(
+            link=name, topic=one, source_topic=one[prefix:] if prefix else None, state=state, partitions=1
+        )
+        for one in topics
+    }
     details = {
         topic: MirrorDescription(
             **one.model_dump(),
@@ -232,4 +238,23 @@ def test_topics_that_a_pattern_takes_are_the_links_own() -> None:
         ("update link", "east", ()),
         ("delete mirror", "east", ("orders",)),
         ("delete link", "east", ()),
+    ]
+
+
+def test_a_file_names_source_topics_and_a_prefix_goes_before_them() -> None:
+    options = {"prefix": "east.", "topics_include": "taken"}
+    seen = (there("east.orders", "east.taken", "east.left", **options), there("orders", name="west"))
+    steps = plan(
+        wanted("orders", "payments", options=options),
+        wanted("orders", name="west"),
+        seen=seen,
+        delete_missing=True,
+    )
+    assert kinds(steps) == [
+        ("unchanged", "east", ()),
+        ("unchanged", "west", ()),
+        ("unchanged", "east", ("orders",)),
+        ("create mirrors", "east", ("payments",)),
+        ("unchanged", "west", ("orders",)),
+        ("delete mirror", "east", ("east.left",)),
     ]

@@ -34,6 +34,7 @@ class ClusterEndpoint:
     bootstrap: tuple[str, ...]
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     cluster_id: str | None = None  # that every address has to answer for; None: the first one's
+    topic_prefix: str = ""  # of our names for its topics
 
     @asynccontextmanager
     async def cluster(self, *, timeout: float = 30.0) -> AsyncIterator[Cluster]:
@@ -43,7 +44,14 @@ class ClusterEndpoint:
             addresses = [parse_address(address) for address in self.bootstrap]
         except (LinkerError, ValueError) as error:
             raise SideFailed(self.side, None, f"its client properties cannot be used: {error}") from error
-        cluster = Cluster(self.name, addresses, security, CLIENT_ID, connect_timeout=CONNECT_TIMEOUT)
+        cluster = Cluster(
+            self.name,
+            addresses,
+            security,
+            CLIENT_ID,
+            connect_timeout=CONNECT_TIMEOUT,
+            topic_prefix=self.topic_prefix,
+        )
         cluster.expect(self.cluster_id)
         try:
             try:

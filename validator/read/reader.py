@@ -268,11 +268,15 @@ class SpanReader:
                     raise BrokerError(
                         response.error, api="fetch", version=FETCH_VERSION, peer=connection.peer
                     )
+                if connection.names is not None:
+                    response = connection.names.fetch_answer(response)
                 reply.set_result(ReadAnswer(connection, result, response.partitions, asked))
             except WireError as error:
                 error.peer = connection.peer
                 reply.set_exception(error)
 
+        if connection.names is not None:
+            request = connection.names.fetch_request(request)
         correlation_id = connection.next_correlation_id()
         frame = encode_fetch_request(FETCH_VERSION, correlation_id, connection.client_id, request)
         connection.channel.send(correlation_id, [frame], on_reply)

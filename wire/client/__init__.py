@@ -16,5 +16,6 @@
 - `sasl`: SASL PLAIN and SCRAM
 - `secrets`: references such as ${env:NAME} and ${file:/path}: resolved, recognised, redacted
 - `security`: TLS and SASL settings from Kafka's property names
+- `topic_names`: the names that we have for a cluster's topics where they are not its own: a prefix and its own
 - `waiting`: waiting for an event with a time limit
 """

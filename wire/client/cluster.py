@@ -16,6 +16,7 @@ from wire.client.cluster_metadata import ClusterMetadata, PartitionMetadata, Top
 from wire.client.connection import Connection
 from wire.client.retry import NodeKind, until_answered
 from wire.client.security import ClientSecurity
+from wire.client.topic_names import TopicNames
 from wire.errors import (
     ClusterUnreachable,
     ConnectionLost,
@@ -64,16 +65,23 @@ class Cluster:
         *,
         connect_timeout: float = CONNECT_TIMEOUT,
         connection_options: Mapping[str, Any] | None = None,
+        topic_prefix: str = "",
     ) -> None:
+        """`topic_prefix`: its topics are known to callers under this prefix and their own name."""
         self.name = name
         self.bootstrap = list(bootstrap)
         self.security = security
         self.client_id = client_id
         self.rack = rack
+        self.topic_names = TopicNames(topic_prefix)
         self.metadata = ClusterMetadata()
         self._connect_timeout = connect_timeout
         self._connections = ClusterConnections(
-            name, security, client_id, connect_timeout, connection_options or {}
+            name,
+            security,
+            client_id,
+            connect_timeout,
+            {**(connection_options or {}), **({"names": self.topic_names} if topic_prefix else {})},
         )
         self._round: _RefreshRound | None = None
         self._rounds: set[asyncio.Task[None]] = set()

@@ -14,6 +14,7 @@ from wire.client import sasl
 from wire.client.channel import DEFAULT_MAX_FRAME, Channel
 from wire.client.connecting import connect
 from wire.client.security import ClientSecurity
+from wire.client.topic_names import TopicNames
 from wire.errors import (
     BrokerError,
     ConnectionLost,
@@ -50,8 +51,12 @@ _AT_ONCE = 1024 * 1024
 class Connection:
     """An open connection to one broker or controller; made by `open`."""
 
-    def __init__(self, channel: Channel, address: str, client_id: str) -> None:
+    def __init__(
+        self, channel: Channel, address: str, client_id: str, names: TopicNames | None = None
+    ) -> None:
         self.channel = channel
+        #: None: topics have the names that the peer has for them. Frames that go past `call` and `fetch` have the peer's.
+        self.names = names
         #: host:port as it was asked for, the name by which people know the peer.
         self.peer = address
         self.client_id = client_id
@@ -75,6 +80,7 @@ class Connection:
         timeout: float,
         max_frame: int = DEFAULT_MAX_FRAME,
         alloc: Callable[[int], bytearray] | None = None,
+        names: TopicNames | None = None,
     ) -> Connection:
         """Connect and authenticate within `timeout` seconds.
 
@@ -83,7 +89,7 @@ class Connection:
         """
         address = format_address(host, port)
         channel = Channel(max_frame=max_frame, alloc=alloc)
-        connection = cls(channel, address, client_id)
+        connection = cls(channel, address, client_id, names)
         try:
             async with asyncio.timeout(timeout):
                 await connect(channel, host, port, security.ssl_context())
@@ -200,6 +206,13 @@ class Connection:
     ) -> Any:
         """One request and its decoded answer; the connection is closed if it takes longer than `timeout`."""
         chosen = self.pick_version(api, version=version, max_version=max_version)
+        if self.names is not None:
+            return self.names.answer(
+                api, await self._call(api, chosen, self.names.request(api, fields), timeout)
+            )
+        return await self._call(api, chosen, fields, timeout)
+
+    async def _call(self, api: str, chosen: int, fields: Mapping[str, object], timeout: float) -> Any:
         most = DEFAULT_MAX_FRAME if api == "fetch" else MAX_ANSWER
         reply = await self._within(timeout, api, chosen, self._exchange(api, chosen, fields, most))
         if len(reply) <= _AT_ONCE:
@@ -210,12 +223,15 @@ class Connection:
     async def fetch(self, request: FetchRequest, *, timeout: float) -> tuple[memoryview, FetchResponse]:
         """One Fetch in `request.version`: the answer's frame, and its parsed envelope, which points into the frame."""
         version = self.pick_version("fetch", version=request.version)
+        if self.names is not None:
+            request = self.names.fetch_request(request)
         correlation_id = self.next_correlation_id()
         frame = encode_fetch_request(version, correlation_id, self.client_id, request)
         reply = await self._within(
             timeout, "fetch", version, self._send("fetch", version, correlation_id, frame)
         )
-        return reply, parse_fetch_response(reply, version)
+        response = parse_fetch_response(reply, version)
+        return reply, response if self.names is None else self.names.fetch_answer(response)
 
     async def _within(
         self, timeout: float, api: str, version: int, reply: Awaitable[memoryview]
