@@ -52,6 +52,8 @@ class MirrorTopic:
     restore_configs: Mapping[str, str | None] = field(default_factory=dict)
     # Configs that keep the target's own value, as the operator asked
     configs_from_target: tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
+    # Ids of the clusters that its records came through, the source's last; empty: not known yet (an older version's state)
+    upstream: tuple[str, ...] = field(default=(), metadata=WRITTEN_IF_SET)
     created_at: int = 0
     # The name at the source where it is another one; `source_topic` has it in any case
     source_name: str | None = field(default=None, metadata=WRITTEN_IF_SET)

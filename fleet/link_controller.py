@@ -150,6 +150,9 @@ class LinkController(ABC):
     async def bind_mirrors(self, link: str, ids: Mapping[str, TopicId]) -> None:
         await self.decide(lambda image: (mirrors.bind_mirrors(image, link, ids), None))
 
+    async def note_upstream(self, link: str, found: Mapping[str, tuple[str, ...]]) -> None:
+        await self.decide(lambda image: (mirrors.note_upstream(image, link, found), None))
+
     async def plan_mirror_configs(
         self, link: str, topic: str, create: Mapping[str, str], restore: Mapping[str, str | None]
     ) -> None:

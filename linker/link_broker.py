@@ -20,6 +20,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from controller.phases import ENDED
+from controller.plan.upstream import tell
 from fetcher.directory import MirrorDirectory
 from fetcher.followers import FollowerServer
 from fleet.shared_controller import SharedController
@@ -191,6 +193,7 @@ class LinkBroker:
                 link_brokers=self.link_brokers,
                 lease=lease,
                 inter_broker_listeners=self.inter_broker,
+                upstream=self._upstream,
                 holds_reads=links.holds_reads,
             ),
             RouterLimits(),
@@ -204,6 +207,16 @@ class LinkBroker:
     def link_brokers(self) -> frozenset[int]:
         """Broker ids of all sidecars in this cluster."""
         return frozenset({self.membership.broker_id, *self._other_link_brokers()})
+
+    def _upstream(self, topic: str) -> str | None:
+        """For sidecars that mirror from this cluster; None: no mirror, or one that is promoted and begins here."""
+        image = self._controller.image
+        mirror = image.mirror_of_topic(topic)
+        if mirror is None or all(
+            state.phase in ENDED for state in image.topic_partitions(mirror.link, topic)
+        ):
+            return None
+        return tell(mirror.upstream, image.links[mirror.link].source_cluster_id)
 
     # --- life --------------------------------------------------------------------------------------------------------
 

@@ -6,13 +6,14 @@ client of the same kind of thing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 from router import apis, broker_resource
 from router.authorize import Authorizer, Operation
-from router.broker_resource import BROKER
+from router.broker_resource import BROKER, TOPIC
 from router.passthrough import Upstream
 from router.ports import RouterPorts
 from router.split import Fields, answer, ask, decoded, in_order, pass_rest
@@ -22,6 +23,7 @@ from wire.server.listener import Exchange
 LOG_DIR: Final = "kafka-linker"
 """The one directory that is told of: Kafka's admin client takes none at all for a refusal."""
 
+_NOTHING: Final[Mapping[int, str]] = MappingProxyType({})
 _UNKNOWN_BYTES: Final = -1
 _DELETE: Final = 1  # AlterConfigOp.DELETE
 _SET: Final = 0
@@ -113,9 +115,12 @@ class Addressed:
 
     def _describe_configs(self, exchange: Exchange) -> None:
         request = decoded(exchange)
-        mine = self._mine(request.resources)
+        mine, tells = self._mine(request.resources), self._told(request.resources)
         if not mine:
-            self._upstream.forward(exchange)
+            if tells:
+                self._with_rest(exchange, request, {}, "results", tells)
+            else:
+                self._upstream.forward(exchange)
             return
         # The same of the cluster's default, for which the same right is needed.
         probe = {"resource_type": BROKER, "resource_name": "", "configuration_keys": ["broker.id"]}
@@ -126,9 +131,20 @@ class Addressed:
                 index: self._described(request.resources[index], int(told.error_code), told.error_message)
                 for index in mine
             }
-            self._with_rest(exchange, request, answers, "results")
+            self._with_rest(exchange, request, answers, "results", tells)
 
         ask(self._upstream, "describe_configs", 1, {"resources": [probe]}, _CLIENT_ID, probed)
+
+    def _told(self, resources: Any) -> dict[int, str]:
+        """Of mirrors: where they come from, if it is asked for by name. A real broker is asked first whether the client may
+        know the topic's configs."""
+        return {
+            index: value
+            for index, one in enumerate(resources)
+            if int(one.resource_type) == TOPIC
+            and broker_resource.UPSTREAM in (one.configuration_keys or ())
+            and (value := self._ports.upstream(one.resource_name)) is not None
+        }
 
     def _described(self, resource: Any, error: int, message: str | None) -> Fields:
         kind, name = int(resource.resource_type), resource.resource_name
@@ -193,8 +209,16 @@ class Addressed:
             if broker_resource.ours(int(one.resource_type), one.resource_name)
         ]
 
-    def _with_rest(self, exchange: Exchange, request: Any, answers: dict[int, Fields], under: str) -> None:
-        """The other resources go to a real broker in one request; the answers come in the order of the question."""
+    def _with_rest(
+        self,
+        exchange: Exchange,
+        request: Any,
+        answers: dict[int, Fields],
+        under: str,
+        told: Mapping[int, str] = _NOTHING,
+    ) -> None:
+        """The other resources go to a real broker in one request; the answers come in the order of the question. `told`:
+        by resource, the value that only a sidecar tells."""
         count = len(request.resources)
         rest = [one for index, one in enumerate(request.resources) if index not in answers]
         if not rest:
@@ -202,8 +226,12 @@ class Addressed:
             return
 
         def replied(reply: Any) -> None:
-            told = in_order(count, answers, getattr(reply, under))
-            answer(exchange, {"throttle_time": reply.throttle_time, under: told})
+            found = in_order(count, answers, getattr(reply, under))
+            for index, value in told.items():
+                if not int(found[index].error_code):
+                    configs = [*found[index].configs, broker_resource.row(broker_resource.UPSTREAM, value)]
+                    found[index] = _resource(request.resources[index], 0, None) | {"configs": configs}
+            answer(exchange, {"throttle_time": reply.throttle_time, under: found})
 
         others = {
             name: getattr(request, name)

@@ -15,6 +15,9 @@ TOPIC: Final = 2
 BROKER: Final = 4
 BROKER_LOGGER: Final = 8
 
+#: A config of a topic that no broker has: asked for by name, a sidecar tells of a mirror the clusters that it came through.
+UPSTREAM: Final = "kafka.linker.upstream"
+
 THROTTLES: Final = (
     "leader.replication.throttled.rate",
     "follower.replication.throttled.rate",
@@ -55,20 +58,21 @@ def configs(broker_id: int, image: BrokerImage | None, keys: Collection[str] | N
         found.append(("advertised.listeners", listeners, _LIST))
         if image.rack is not None:
             found.append(("broker.rack", image.rack, _STRING))
-    return [
-        {
-            "name": name,
-            "value": value,
-            "read_only": True,
-            "config_source": _STATIC,
-            "is_sensitive": False,
-            "synonyms": [],
-            "config_type": kind,
-            "documentation": None,
-        }
-        for name, value, kind in found
-        if not keys or name in keys
-    ]
+    return [row(name, value, kind) for name, value, kind in found if not keys or name in keys]
+
+
+def row(name: str, value: str, kind: int = _STRING) -> dict[str, Any]:
+    """A config that cannot be changed."""
+    return {
+        "name": name,
+        "value": value,
+        "read_only": True,
+        "config_source": _STATIC,
+        "is_sensitive": False,
+        "synonyms": [],
+        "config_type": kind,
+        "documentation": None,
+    }
 
 
 def refusal(broker_id: int, resource_type: int, names: Iterable[str]) -> str | None:

@@ -243,6 +243,8 @@ class RouterPorts:
     inter_broker_listeners: Callable[[], frozenset[str]] = frozenset
     """Names of the listeners on which the target's brokers talk to each other: followers come in there and nowhere else.
     Empty: not known, or there is one listener only."""
+    upstream: Callable[[str], str | None] = lambda _topic: None
+    """The clusters that a mirror came through, in words for other sidecars; None: the topic is no mirror."""
     holds_reads: Callable[[str, str | None], bool] = lambda _link, _client_id: False
     """Whether a consumer of this client id must not read mirrors of the link before their promote. Called per partition
     of each fetch."""

@@ -176,6 +176,10 @@ class MirrorDescription(MirrorSummary):
         default={},
         description="Configs that somebody changed at the target, and how often they were put back.",
     )
+    upstream: list[str] = Field(
+        default=[],
+        description="Ids of the clusters that its records came through, the source's last; empty: not known yet.",
+    )
     held_readers: list[HeldReader] = Field(
         default=[], description="Consumers that get no records of it before the promote."
     )

@@ -164,6 +164,16 @@ def bind_mirrors(image: ControllerImage, link: str, ids: Mapping[str, TopicId]) 
     return [record for topic, topic_id in ids.items() for record in bind_mirror(image, link, topic, topic_id)]
 
 
+def note_upstream(image: ControllerImage, link: str, found: Mapping[str, tuple[str, ...]]) -> list[Record]:
+    """Note the clusters that mirrors came through, those that have changed; one that is gone meanwhile has none."""
+    mirrors = ((image.mirrors.get((link, topic)), upstream) for topic, upstream in found.items())
+    return [
+        replace(mirror, upstream=upstream)
+        for mirror, upstream in mirrors
+        if mirror is not None and mirror.upstream != upstream
+    ]
+
+
 def plan_mirror_configs(
     image: ControllerImage,
     link: str,

@@ -5,4 +5,5 @@
 - `producer_ids`: the floor of the target's producer ids, and whether forwarding is safe
 - `replicas`: the next step from one replica list to another, link brokers included
 - `topic_configs`: topic configs of a mirror: copied, forced while it is mirrored, set by a promote
+- `upstream`: the clusters that a topic has passed, and whether a mirror of it would close a ring
 """

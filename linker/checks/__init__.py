@@ -22,6 +22,6 @@
 - `share_groups`: share groups (KIP-932) of the target that subscribe to a mirror: they get nothing of it before the
   promote
 - `this_machine`: checks this machine before the target hears of the sidecar
-- `topic_names`: names of topics that cannot be mirrored: Kafka's own, and those that the target would take for
-  another topic's
+- `topic_names`: names of topics that cannot be mirrored: Kafka's own, MirrorMaker 2's, and those that the target would
+  take for another topic's
 """

@@ -151,6 +151,7 @@ def mirror(one: MirrorDescription) -> str:
             ("configs", ", ".join(f"{key}={value}" for key, value in sorted(one.configs.items()))),
             ("at a promote", ", ".join(_at_promote(one.configs_at_promote))),
             ("of the target", ", ".join(one.configs_from_target)),
+            ("came through clusters", " -> ".join(one.upstream)),
             (
                 "put back",
                 ", ".join(f"{name} {times} times" for name, times in sorted(one.configs_put_back.items())),

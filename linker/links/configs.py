@@ -166,6 +166,18 @@ async def broker_configs(
     }
 
 
+async def topic_config_each(
+    cluster: Cluster, topics: Collection[str], name: str, *, node_id: int, timeout: float
+) -> tuple[dict[str, str | None], dict[str, LinkerError]]:
+    """One config of each topic as this broker tells it, None where it has none of that name; and why others are not told."""
+    found, refused = await _describe_each(cluster, _TOPIC, topics, node_id, timeout, [name])
+    values = {
+        topic: next((one.value for one in configs if one.name == name), None)
+        for topic, configs in found.items()
+    }
+    return values, refused
+
+
 async def _describe(
     cluster: Cluster,
     resource_type: int,

@@ -7,13 +7,14 @@ event loop has time for others in between. Nothing is made before all were exami
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from controller import errors as refused
 from controller.decide.mirrors import listed
 from controller.keys import check_topic_name
 from controller.plan.placement import Load, ReplicaBroker, place
+from controller.plan.upstream import refusal
 from controller.state import UNBOUND, MirrorTopic
 from fleet.link_controller import LinkController, wall_clock_ms
 from linker.checks import preflight
@@ -22,11 +23,12 @@ from linker.checks.replication_factor import few_replicas, target_default
 from linker.checks.topic_names import collisions, is_internal
 from linker.links.config_options import config_options
 from linker.links.configs import ConfigsNotAllowed, TopicConfigs, topic_defaults
+from linker.links.source_sidecars import Origin, SourceSidecars
 from linker.membership import TargetCluster
 from linker.membership.errors import TargetError
 from linker.membership.topic_operations import NewTopic
 from wire.client.cluster import Cluster
-from wire.errors import BrokerError
+from wire.errors import BrokerError, LinkerError
 from wire.frames.types import TopicPartition
 from wire.metadata.image import BrokerImage
 
@@ -64,6 +66,7 @@ class _Plan:
     done: Planned = field(default_factory=Planned)
     factors: dict[str, int] = field(default_factory=dict)
     differences: dict[str, preflight.SourceTopic] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)  # of those that are examined now
 
 
 class NewMirrors:
@@ -87,6 +90,7 @@ class NewMirrors:
         self._link_brokers = link_brokers
         self._unfence = unfence
         self._ask = ask
+        self.sidecars = SourceSidecars(source)
 
     def _excluded(self) -> tuple[str, ...]:
         link = self._controller.image.links.get(self._link)
@@ -124,15 +128,42 @@ class NewMirrors:
         defaults = await topic_defaults(self._target.cluster, ids, timeout=preflight.TIMEOUT)
         plan = _Plan(wanted, brokers, defaults, self._load())
         for first in range(0, len(topics), _AT_ONCE):
-            await self._examine(plan, topics[first : first + _AT_ONCE], each=each)
+            part = topics[first : first + _AT_ONCE]
+            await self._examine(plan, await self._without_rings(plan, part, each=each), each=each)
         done = plan.done
         done.findings += preflight.config_differences(plan.differences)
         default = await target_default(self._target.cluster, ids)
         done.findings += few_replicas(plan.factors, default, asked=wanted.replication_factor is not None)
         return done
 
+    async def _without_rings(self, plan: _Plan, topics: Sequence[str], *, each: bool) -> Sequence[str]:
+        """The topics whose records do not come from the target already, as far as it is known."""
+        plan.origins = {}
+        rings = await self._rings(plan, topics)
+        if rings and not each:
+            raise preflight.PreflightError(next(iter(rings.values())))
+        plan.done.refused |= rings
+        return [topic for topic in topics if topic not in rings]
+
+    async def _rings(self, plan: _Plan, topics: Sequence[str]) -> dict[str, str]:
+        """Why mirrors of these topics would close a ring, by topic; notes where all of them come from."""
+        try:
+            origins = await self.sidecars.origins(topics)
+        except LinkerError as error:
+            origins = dict.fromkeys(topics, error)  # said after all that may be the reason
+        plan.origins |= origins
+        source, target = self._source.cluster_id or "", self._target.cluster.cluster_id or ""
+        return {
+            topic: why
+            for topic, origin in origins.items()
+            if not isinstance(origin, LinkerError)
+            and (why := refusal(topic, origin, source, target)) is not None
+        }
+
     async def _examine(self, plan: _Plan, topics: Sequence[str], *, each: bool) -> None:
         """The parts of a part in which one topic cannot be mirrored are examined by themselves."""
+        if not topics:
+            return
         try:
             await self._examine_together(plan, topics, each=each)
         except (preflight.PreflightError, TargetError, BrokerError, ConfigsNotAllowed) as error:
@@ -156,6 +187,9 @@ class NewMirrors:
             names = [self._source.topic_names.there(name) for name in missing]
             raise preflight.PreflightError(f"the source does not have {listed(names)}")
         found = {name: found[name] for name in topics}
+        for why in (await self._rings(plan, [name for name in found if name not in plan.origins])).values():
+            raise preflight.PreflightError(why)  # of a topic that was made a moment ago
+        upstream = {name: self._upstream(plan, name) for name in found}
         effective = {name: topic.configs.effective for name, topic in found.items()}
         findings += await formats_or_not_told(self._source, effective)
         preflight.refuse(findings)
@@ -168,7 +202,10 @@ class NewMirrors:
         findings += preflight.check_configs(found, factors)
         preflight.refuse(findings)
         load = dict(plan.load)
-        mirrors = self._place(found, factors, plan.brokers, load, plan.wanted)
+        mirrors = [
+            replace(mirror, upstream=upstream[mirror.topic])
+            for mirror in self._place(found, factors, plan.brokers, load, plan.wanted)
+        ]
         await self._validate(mirrors)
         plan.load = load
         plan.factors |= factors
@@ -177,6 +214,15 @@ class NewMirrors:
         done.at_source |= {name: topic.replication_factor for name, topic in found.items()}
         # The configs of thousands of topics are not kept until the end.
         plan.differences |= {name: topic._replace(configs=_NO_CONFIGS) for name, topic in found.items()}
+
+    def _upstream(self, plan: _Plan, topic: str) -> tuple[str, ...]:
+        """The clusters that the mirror will have come through. PreflightError while nobody tells."""
+        origin = plan.origins.get(topic)
+        if isinstance(origin, LinkerError):
+            raise preflight.PreflightError(f"it is not known where topic {topic} comes from: {origin}")
+        if origin is None:
+            raise preflight.PreflightError(f"topic {topic} comes and goes at the source: try again")
+        return (*origin, self._source.cluster_id or "")
 
     async def write_down(self, mirrors: Sequence[MirrorTopic]) -> None:
         """Make the mirrors durable, and have them brought up."""

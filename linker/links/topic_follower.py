@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from controller.phases import ENDED
 from controller.state import Link, Record
 from fleet.link_controller import LinkController
-from linker.checks.topic_names import is_internal
+from linker.checks.topic_names import is_internal, is_mirrormakers, mirrormaker_prefixes
 from linker.links.bring_up import BringUp
 from linker.links.new_mirrors import NewMirrors, Planned, Wanted
 from linker.links.source_topics import SourceTopicId, all_topics, gone
@@ -100,6 +100,7 @@ class TopicFollower:
     async def look(self) -> None:
         """Once. LinkerError if the source does not answer, or nothing can be written down."""
         settings = self.settings
+        await self._learn_upstream()
         if not settings.rules.include:
             self.not_mirrored = {}
             if settings.deleted != "delete":
@@ -112,6 +113,26 @@ class TopicFollower:
             self._absent.clear()
         if settings.rules.include:
             await self._make_new(there, settings.rules)
+
+    async def _learn_upstream(self) -> None:
+        """Of mirrors that an older version made, and of those whose source's own mirror may have been promoted."""
+        image, source = self._controller.image, self._source.cluster_id or ""
+        unsure = [
+            mirror.topic
+            for mirror in image.link_mirrors(self._link)
+            if mirror.upstream != (source,)
+            and any(state.phase not in ENDED for state in image.topic_partitions(self._link, mirror.topic))
+        ]
+        if not unsure:
+            return
+        origins = await self._new.sidecars.origins(unsure)
+        told = {
+            topic: (*origin, source)
+            for topic, origin in origins.items()
+            if not isinstance(origin, LinkerError)
+        }
+        if any(image.mirrors[self._link, topic].upstream != found for topic, found in told.items()):
+            await self._controller.note_upstream(self._link, told)
 
     # --- new topics --------------------------------------------------------------------------------------------------
 
@@ -143,7 +164,12 @@ class TopicFollower:
             and rules.takes(names.there(topic))
             and not is_internal(names.there(topic), self._ours)
         ]
-        refused = {topic: why for topic in matching if (why := self._new.name_taken(topic)) is not None}
+        prefixes = mirrormaker_prefixes(there)
+        refused = {
+            topic: why
+            for topic in matching
+            if (why := self._new.name_taken(topic) or _of_mirrormaker(topic, rules, prefixes)) is not None
+        }
         topics = [topic for topic in matching if topic not in refused]
         for pair in self._new.collisions(topics):
             for topic in set(pair) & set(topics):
@@ -231,3 +257,20 @@ def _as_mirrored(now: SourceTopicId | None, mirrored: bytes | None) -> bool:
     if now is None:
         return False
     return mirrored is None or now.topic_id is None or now.topic_id == mirrored
+
+
+def _of_mirrormaker(topic: str, rules: TopicPatterns, prefixes: Collection[str]) -> str | None:
+    """Why a pattern that does not name the topic leaves it out."""
+    if rules.names(topic):
+        return None
+    if is_mirrormakers(topic):
+        return "MirrorMaker 2 keeps it for itself: to mirror it all the same, write its name into topics_include as it is"
+    copied = (prefix for prefix in sorted(prefixes) if topic.startswith(prefix))
+    prefix = next((one for one in copied if not rules.names_prefix(topic, one)), None)
+    if prefix is None:
+        return None
+    alias, dot = prefix[:-1], prefix[-1]
+    return (
+        f"MirrorMaker 2 copied it from the cluster that it calls {alias}, which may be this target or one on the way: a "
+        f"mirror might lead its records round in a ring. If not, add {alias}\\{dot}.* to topics_include"
+    )

@@ -26,10 +26,20 @@ class TopicPatterns:
         """Each expression is of a whole name. A name that begins with `__` is taken only if it is written as it is: `.*`
         means the topics of applications."""
         if topic.startswith("__"):
-            wanted = any(one.replace("\\", "") == topic for one in self.include)
+            wanted = self.names(topic)
         else:
             wanted = any(re.fullmatch(one, topic) for one in self.include)
         return wanted and not any(re.fullmatch(one, topic) for one in self.exclude)
+
+    def names(self, topic: str) -> bool:
+        """Whether an expression is this very name."""
+        return any(one.replace("\\", "") == topic for one in self.include)
+
+    def names_prefix(self, topic: str, prefix: str) -> bool:
+        """Whether an expression that takes the topic begins with this prefix as it is written."""
+        return any(
+            re.fullmatch(one, topic) and one.replace("\\", "").startswith(prefix) for one in self.include
+        )
 
 
 def topic_patterns(include: str, exclude: str) -> TopicPatterns:

@@ -116,6 +116,7 @@ class MirrorChanges(ServiceBase):
             configs_at_promote=at_promote(mirror.copied_configs, mirror.restore_configs),
             configs_from_target=list(mirror.configs_from_target),
             configs_put_back=dict(runtime.configs.put_back.get(topic, {})),
+            upstream=list(mirror.upstream),
             held_readers=held_readers(runtime.router.hub, link, topic),
             partition_status=[view.partition_status(runtime, state) for state in states],
         )

@@ -35,6 +35,7 @@ class Source:
     """Brokers of a source, each with the topics that it knows: name -> number of the id, or an error code below 0."""
 
     name = "source"
+    cluster_id = "cluster"
 
     def __init__(self, brokers: int = 2) -> None:
         self.known: dict[int, dict[str, int]] = {node: {} for node in range(1, brokers + 1)}
@@ -123,6 +124,7 @@ class Rig:
                         topic_id=bytes(16),
                         source_topic_id=topic_id(number),
                         partitions=1,
+                        upstream=("cluster",),
                     )
                 )
         return done
@@ -215,6 +217,49 @@ async def test_a_topic_that_cannot_be_mirrored_is_named_and_holds_up_no_other(ri
     await rig.follower.look()
     assert rig.mirrors == ["a.b", "good"]
     assert rig.follower.not_mirrored == {}
+
+
+async def test_patterns_leave_out_what_mirrormaker_2_made_unless_it_is_named(rig: Rig) -> None:
+    own = ("heartbeats", "west.heartbeats", "west.checkpoints.internal", "mm2-offset-syncs.west.internal")
+    copied = ("west.orders", "west.east.orders", "eu-1_orders", "eu-1_checkpoints_internal")
+    for number, name in enumerate([*own, *copied, "orders", "western.orders", "user_heartbeats"], 1):
+        rig.source.make(name, number)
+    await rig.options(topics_include=".*")
+    await rig.follower.look()
+    assert rig.mirrors == ["orders", "user_heartbeats", "western.orders"]
+    told = rig.follower.not_mirrored
+    assert told.keys() == {*own, *copied}
+    assert (
+        "keeps it for itself" in told["mm2-offset-syncs.west.internal"] == told["eu-1_checkpoints_internal"]
+    )
+    assert "the cluster that it calls west, which may be this target" in told["west.orders"]
+    assert "it calls eu-1" in told["eu-1_orders"]
+    assert "add west\\..* to topics_include" in told["west.east.orders"]
+    await rig.options(topics_include=r".*,west\..*,heartbeats,mm2-offset-syncs\.west\.internal")
+    await rig.follower.look()
+    assert rig.follower.not_mirrored.keys() == {
+        *("eu-1_orders", "eu-1_checkpoints_internal", "west.heartbeats", "west.checkpoints.internal")
+    }
+
+
+async def test_mirrors_learn_where_they_come_from(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of an older version; and a topic that was a mirror at the source is promoted there."""
+    rig.source.make("orders", 1)
+    await rig.options(topics_include=".*")
+    await rig.follower.look()
+    await rig.controller.note_upstream("east", {"orders": ()})
+    answers: list[Any] = [LinkerError("away"), ("first",), ()]
+
+    async def origins(topics: list[str]) -> dict[str, Any]:
+        return {topic: answers.pop(0) for topic in topics}
+
+    monkeypatch.setattr(rig.new.sidecars, "origins", origins)
+    seen = []
+    for _ in range(4):
+        await rig.follower.look()
+        seen.append(rig.controller.image.mirrors["east", "orders"].upstream)
+    assert seen == [(), ("first", "cluster"), ("cluster",), ("cluster",)]
+    assert answers == []  # and nobody is asked again
 
 
 async def test_a_source_that_does_not_answer_changes_nothing_and_is_said(rig: Rig) -> None:
@@ -341,9 +386,10 @@ async def test_fetchers_fail_a_deleted_topic_unless_it_is_kept(rig: Rig) -> None
 async def test_the_one_topic_that_cannot_be_mirrored_is_found_among_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    target: Any = SimpleNamespace(image=ClusterImage(), broker_id=OWN, cluster=None)
+    cluster = SimpleNamespace(cluster_id="target")
+    target: Any = SimpleNamespace(image=ClusterImage(), broker_id=OWN, cluster=cluster)
     controller: Any = None
-    source: Any = None
+    source: Any = cluster
     new = NewMirrors(
         "east", source, target, controller, lambda: frozenset({OWN}), lambda _: None, lambda _: None
     )
@@ -363,6 +409,7 @@ async def test_the_one_topic_that_cannot_be_mirrored_is_found_among_many(
         return {}
 
     monkeypatch.setattr(new, "_examine_together", examine)
+    monkeypatch.setattr(new.sidecars, "origins", defaults)
     monkeypatch.setattr(new_mirrors, "real_brokers", lambda *_: [])
     monkeypatch.setattr(new_mirrors, "topic_defaults", defaults)
     monkeypatch.setattr(new_mirrors, "target_default", nothing)

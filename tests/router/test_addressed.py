@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router import apis
+from router import apis, broker_resource
 from router.apis import DECIDED, Answerer, answer_of
 from router.on_mirrors import NO_SHARE_GROUPS
 from router.ports import RouterLimits
@@ -124,6 +124,40 @@ async def test_configs_of_this_broker_and_a_topics_in_one_request() -> None:
         assert other.error_message == "Unexpected broker id, expected 900 or empty string, but received 2"
         assert (int(told[LOGGER, "900"].error_code), told[LOGGER, "900"].configs) == (0, ())
         assert told[BROKER, "x"].error_message == "Broker id must be an integer, but it is: x"
+
+
+async def test_where_a_mirror_comes_from_is_told_if_it_is_asked_for_by_name() -> None:
+    async with rig_of() as rig:
+        rig.router.ports.upstream = {"orders": "A,B"}.get
+        client = await rig.client()
+        keys = [broker_resource.UPSTREAM, "retention.ms"]
+        rig.target.add_topic("own", 1)
+        asked = [
+            resource(TOPIC, "orders", keys),
+            resource(BROKER, str(LINK_BROKER), ["broker.id"]),
+            resource(TOPIC, "own", keys),
+            resource(TOPIC, "orders"),
+            resource(TOPIC, "nowhere", keys),
+        ]
+        for version in (1, 4):
+            answer = await call(client, "describe_configs", {"resources": asked}, version=version)
+            told = [{one.name: one.value for one in result.configs} for result in answer.results]
+            assert told[0] == {broker_resource.UPSTREAM: "A,B", "retention.ms": "604800000"}
+            assert told[1] == {"broker.id": "900"}
+            assert told[2] == {"retention.ms": "604800000"}
+            assert broker_resource.UPSTREAM not in told[3]
+            assert int(answer.results[4].error_code) == 3
+        alone = await call(client, "describe_configs", {"resources": asked[:1]})
+        assert sorted(one.value for one in alone.results[0].configs) == ["604800000", "A,B"]
+
+
+async def test_who_may_not_know_a_topics_configs_is_not_told_where_it_comes_from() -> None:
+    async with rig_of(describe_configs=denied("describe_configs", "results")) as rig:
+        rig.router.ports.upstream = {"orders": "A,B"}.get
+        client = await rig.client()
+        asked = [resource(TOPIC, "orders", [broker_resource.UPSTREAM])]
+        answer = await call(client, "describe_configs", {"resources": asked})
+        assert [(int(one.error_code), one.configs) for one in answer.results] == [(31, ())]
 
 
 @pytest.mark.parametrize("count", [1, 20_000])

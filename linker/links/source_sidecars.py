@@ -1,0 +1,95 @@
+"""SourceSidecars asks the sidecars of a source, if it has some, where its topics come from.
+
+A mirror is led by a sidecar, as by a broker of the source. Asked for a config of its own by name, a sidecar tells the
+clusters that the mirror came through; any other broker has no such config. A sidecar of an older version tells nothing,
+and is known by the one directory that it names for its logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from controller.errors import Refused
+from controller.plan.upstream import UNKNOWN, told
+from linker.links.configs import topic_config_each
+from router.addressed import LOG_DIR
+from router.broker_resource import UPSTREAM
+from wire.client.cluster import Cluster
+from wire.errors import LinkerError
+from wire.frames.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from wire.together import together_by_key
+
+_TIMEOUT = 10.0
+_AT_ONCE = 200  # topics in a request
+_HOLDS = 60.0  # seconds for which a broker is believed to be one of Kafka's
+
+#: The clusters that a topic came through before the source, none if it began there; or why that is not known.
+Origin = tuple[str, ...] | LinkerError
+
+
+class SourceSidecars:
+    """Those of one source."""
+
+    def __init__(self, source: Cluster) -> None:
+        self._source = source
+        # When brokers were last known to be Kafka's own.
+        self._kafkas: dict[int, float] = {}
+
+    async def origins(self, topics: Collection[str]) -> dict[str, Origin]:
+        """Of the topics that are there. LinkerError if nobody tells which these are."""
+        names = sorted(topics)
+        found: dict[str, Origin] = {}
+        for first in range(0, len(names), _AT_ONCE):
+            found |= await self._some(names[first : first + _AT_ONCE])
+        return found
+
+    async def _some(self, topics: Collection[str]) -> dict[str, Origin]:
+        await self._source.refresh(topics, timeout=_TIMEOUT)
+        found: dict[str, Origin] = {}
+        led: dict[int, list[str]] = {}
+        for topic in topics:
+            known = self._source.topics.get(topic)
+            if known is None or known.error == UNKNOWN_TOPIC_OR_PARTITION:
+                continue
+            leaders = {one.leader for one in known.partitions.values() if one.leader >= 0}
+            found[topic] = () if leaders else LinkerError(f"topic {topic} has no leader at the source")
+            for leader in leaders:
+                led.setdefault(leader, []).append(topic)
+        answers = await together_by_key({node: self._ask(node, names) for node, names in led.items()})
+        for node in sorted(led):
+            for topic, origin in answers[node].items():
+                # A topic that is promoted in part has leaders of both kinds: one that tells of a mirror counts.
+                if origin and (not found[topic] or isinstance(found[topic], LinkerError)):
+                    found[topic] = origin
+        return found
+
+    async def _ask(self, node: int, topics: Collection[str]) -> dict[str, Origin]:
+        now = asyncio.get_running_loop().time()
+        if now - self._kafkas.get(node, -_HOLDS) < _HOLDS:
+            return {}
+        try:
+            values, refused = await topic_config_each(
+                self._source, topics, UPSTREAM, node_id=node, timeout=_TIMEOUT
+            )
+            if not any(values.values()) and not await self._older_sidecar(node):
+                if values:
+                    self._kafkas[node] = now
+                return dict(refused)
+        except LinkerError as error:
+            return dict.fromkeys(topics, error)
+        return {**refused, **{topic: _origin(value) for topic, value in values.items()}}
+
+    async def _older_sidecar(self, node: int) -> bool:
+        """By the name of its directory, which takes the right to describe the cluster; without it nobody can tell."""
+        answer = await self._source.call("describe_log_dirs", {"topics": []}, node_id=node, timeout=_TIMEOUT)
+        return any(one.log_dir == LOG_DIR for one in answer.results)
+
+
+def _origin(value: str | None) -> Origin:
+    if value is None:
+        return (UNKNOWN,)  # led by a sidecar that has no such mirror, or does not tell
+    try:
+        return told(value)
+    except Refused as error:
+        return LinkerError(str(error))

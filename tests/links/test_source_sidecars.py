@@ -1,0 +1,151 @@
+"""Where a source's topics come from, as its sidecars tell it; and what is made of those that tell nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from controller.plan.upstream import UNKNOWN
+from linker.checks.preflight import PreflightError
+from linker.links import new_mirrors, source_sidecars
+from linker.links.new_mirrors import NewMirrors, Wanted
+from router.addressed import LOG_DIR
+from router.broker_resource import UPSTREAM, row
+from tests.fakes import FakeCluster
+from tests.links.conftest import client
+from wire.client.cluster import Cluster
+from wire.errors import LinkerError
+from wire.metadata.image import ClusterImage
+
+SIDECAR = 2
+
+
+class Sidecars:
+    """Broker 2 of a fake source is a sidecar: it leads `mirror` and tells what the test says."""
+
+    def __init__(self, source: FakeCluster) -> None:
+        self.source = source
+        self.value: str | None = "A"
+        self.log_dir = LOG_DIR
+        source.handlers["describe_configs"] = self._configs
+        source.handlers["describe_log_dirs"] = self._dirs
+
+    async def _configs(self, broker: Any, request: Any) -> Mapping[str, object]:
+        results = []
+        for one in request.entity.resources:
+            keys = one.configuration_keys or ()
+            tells = broker.id == SIDECAR and UPSTREAM in keys and self.value is not None
+            results.append(
+                {
+                    "error_code": request.forced_error,
+                    "error_message": None,
+                    "resource_type": one.resource_type,
+                    "resource_name": one.resource_name,
+                    "configs": [row(UPSTREAM, str(self.value))] if tells else [],
+                }
+            )
+        return {"results": results}
+
+    async def _dirs(self, broker: Any, request: Any) -> Mapping[str, object]:
+        one = {
+            "error_code": 0,
+            "log_dir": self.log_dir if broker.id == SIDECAR else "/kafka",
+            "topics": [],
+        }
+        return {"error_code": 0, "results": [one]}
+
+
+@pytest_asyncio.fixture
+async def source() -> AsyncIterator[tuple[Sidecars, Cluster]]:
+    async with FakeCluster([1, SIDECAR]) as fake:
+        fake.add_topic("own", 1)
+        fake.add_topic("mirror", 2)  # led by 1, too
+        cluster = client(fake, "source")
+        await cluster.connect()
+        yield Sidecars(fake), cluster
+        await cluster.close()
+
+
+Source = tuple[Sidecars, Cluster]
+
+
+async def test_a_sidecar_tells_and_kafkas_brokers_are_left_alone(source: Source) -> None:
+    fake, cluster = source
+    asked = source_sidecars.SourceSidecars(cluster)
+    fake.value = "A,B"
+    for _ in range(2):
+        assert await asked.origins(["own", "mirror", "nowhere"]) == {"own": (), "mirror": ("A", "B")}
+    assert fake.source.counts["describe_log_dirs"] == 1  # of broker 1, once
+
+
+async def test_a_sidecar_of_an_older_version_is_a_mirror_of_somebody(source: Source) -> None:
+    fake, cluster = source
+    fake.value = None
+    asked = source_sidecars.SourceSidecars(cluster)
+    assert await asked.origins(["own", "mirror"]) == {"own": (), "mirror": (UNKNOWN,)}
+    fake.value = "A"  # upgraded
+    assert await asked.origins(["mirror"]) == {"mirror": ("A",)}
+
+
+async def test_a_source_without_sidecars(source: Source) -> None:
+    fake, cluster = source
+    fake.value, fake.log_dir = None, "/kafka"
+    asked = source_sidecars.SourceSidecars(cluster)
+    assert await asked.origins(["own", "mirror"]) == {"own": (), "mirror": ()}
+
+
+@pytest.mark.parametrize("value", ["", "a b", "x" * 300, ",".join("ab" * 40)])
+async def test_nonsense_is_an_error_of_that_topic(source: Source, value: str) -> None:
+    fake, cluster = source
+    fake.value = value
+    found = await source_sidecars.SourceSidecars(cluster).origins(["own", "mirror"])
+    assert found["own"] == ()
+    assert "cannot be" in str(found["mirror"])
+
+
+async def test_one_broker_that_does_not_answer_holds_up_its_own_topics(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_sidecars, "_TIMEOUT", 0.5)
+    fake, cluster = source
+    fake.source.inject("describe_configs", drop=True, times=None, node=SIDECAR)
+    found = await source_sidecars.SourceSidecars(cluster).origins(["own", "mirror"])
+    assert found["own"] == ()
+    assert isinstance(found["mirror"], LinkerError)
+
+
+async def test_a_topic_that_comes_from_the_target_is_refused_and_others_are_planned(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, cluster = source
+    target: Any = SimpleNamespace(
+        image=ClusterImage(), broker_id=900, cluster=SimpleNamespace(cluster_id="TARGET")
+    )
+    controller: Any = None
+    new = NewMirrors(
+        "east", cluster, target, controller, lambda: frozenset({900}), lambda _: None, lambda _: None
+    )
+    examined: list[str] = []
+
+    async def examine(_plan: Any, topics: list[str], *, each: bool) -> None:
+        examined.extend(topics)
+
+    async def nothing(*_: Any, **__: Any) -> dict[str, str]:
+        return {}
+
+    monkeypatch.setattr(new, "_examine_together", examine)
+    monkeypatch.setattr(new_mirrors, "real_brokers", lambda *_: [])
+    monkeypatch.setattr(new_mirrors, "topic_defaults", nothing)
+    monkeypatch.setattr(new_mirrors, "target_default", nothing)
+    fake.value = "TARGET,B"
+    planned = await new.plan(["own", "mirror"], Wanted(), each=True)
+    assert examined == ["own"]
+    assert f"comes from this cluster (TARGET -> B -> {cluster.cluster_id})" in planned.refused["mirror"]
+    with pytest.raises(PreflightError, match="comes from this cluster"):
+        await new.plan(["mirror"], Wanted())
+    fake.value = "A,B"
+    assert (await new.plan(["mirror"], Wanted())).refused == {}
