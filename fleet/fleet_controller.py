@@ -36,7 +36,7 @@ _STORE_PAUSE = 0.2
 
 
 class FleetController(Roster):
-    """One per reign: from the claim of an epoch until the seat is lost."""
+    """One per duties: from the claim of an epoch until the seat is lost."""
 
     def __init__(
         self,

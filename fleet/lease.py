@@ -4,11 +4,11 @@ The rule (no fork): a partition is handed over only after every sidecar that cou
 acknowledged the fence, or certainly cannot acknowledge anything any more. All times are of a monotonic clock and
 none is ever compared with another machine's; only durations travel.
 
-- The member's lease runs from the moment it *sent* a renewal; the head counts the same duration (and a
+- The member's lease runs from the moment it *sent* a renewal; the link controller counts the same duration (and a
   little more, for clocks that run apart) from a moment after it has *received* it. So the member's ends first.
-- The head answers a renewal only after the store has proven, later than the renewal's arrival, that nobody has
+- The link controller answers a renewal only after the store has proven, later than the renewal's arrival, that nobody has
   claimed a higher controller epoch. So every lease in force began before any later claim, and the next
-  head knows: one duration after my claim, none of an older head's is left (`LeaseTable.inherit`).
+  link controller knows: one duration after my claim, none of an older link controller's is left (`LeaseTable.inherit`).
 - A healed lapse still counts. The link controller may have taken the member as harmless meanwhile and aligned
   a partition without it. A write counts as covered only if one unbroken lease (`term`) spans from before it was
   sent until after the source's answer was here. Everything else needs a new proof: a renewal sent after the
@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-#: How much longer than the member the head takes a lease for valid: two clocks may run apart by that much.
+#: How much longer than the member the link controller takes a lease for valid: two clocks may run apart by that much.
 DRIFT = 1.03
 
 
@@ -58,7 +58,7 @@ class Lease:
         return self._proven > moment
 
     def renewed(self, sent_at: float, now: float, duration: float) -> None:
-        """The head has answered a renewal. `duration` in seconds; inf: the store has one user, for ever."""
+        """The link controller has answered a renewal. `duration` in seconds; inf: the store has one user, for ever."""
         if self._over:
             return  # it was on its way when the lease was given up
         if now >= self._until:

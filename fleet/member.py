@@ -52,7 +52,7 @@ class JoinRefused(ControllerError):
         self.fatal = fatal
 
 
-class StaleHead(ControllerError):
+class StaleController(ControllerError):
     """A link controller of an older epoch than one that is known already."""
 
 
@@ -110,7 +110,7 @@ class Member:
         self._clock = clock
         self.lease = Lease()
         self.highest_epoch = 0
-        #: The head that has taken this sidecar, as a text for people; None while there is no session.
+        #: The link controller that has taken this sidecar, as a text for people; None while there is no session.
         self.connected_to: str | None = None
         #: The sidecar's own part of every report.
         self.about: Callable[[], m.SidecarReport | None] = lambda: None
@@ -120,8 +120,8 @@ class Member:
         self._asked: dict[int, asyncio.Future[None]] = {}
 
     async def session(self, channel: MemberChannel, *, local: bool = False) -> None:
-        """Be a member through this channel until it closes (ChannelClosed), the head turns out to be stale, or refuses.
-        `local`: the head is in this process.
+        """Be a member through this channel until it closes (ChannelClosed), or the link controller turns out to be stale,
+        or refuses. `local`: the link controller is in this process.
 
         The channel is closed when this returns or raises.
         """
@@ -166,7 +166,7 @@ class Member:
         channel.send(m.encode(hello))
         try:
             async with asyncio.timeout(self._settings.hello_timeout):
-                answer = m.from_head(await channel.receive())
+                answer = m.from_controller(await channel.receive())
         except TimeoutError:
             raise ChannelClosed(
                 f"{channel.peer} has not answered within {self._settings.hello_timeout:g} s"
@@ -184,7 +184,7 @@ class Member:
 
     def _check_epoch(self, epoch: int, channel: MemberChannel) -> None:
         if epoch < self.highest_epoch:
-            raise StaleHead(
+            raise StaleController(
                 f"{channel.peer} has controller epoch {epoch}, but {self.highest_epoch} is known already"
             )
 
@@ -237,7 +237,7 @@ class Member:
     async def _receive(self, channel: MemberChannel, duration: float, group: TaskGroup) -> None:
         expected = 1
         while True:
-            message = m.from_head(await channel.receive())
+            message = m.from_controller(await channel.receive())
             match message:
                 case m.Renewed():
                     self._check_epoch(message.controller_epoch, channel)
@@ -281,7 +281,7 @@ class Member:
             error = str(failed) or repr(failed)
         channel.send(m.encode(m.Done(command=command.id, error=error, data=data)))
 
-    # Changes that the head writes.
+    # Changes that the link controller writes.
 
     async def _ask(self, ask: m.Ask) -> None:
         channel = self._channel

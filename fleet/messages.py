@@ -37,7 +37,7 @@ Pair = Annotated[tuple[int, int], _AsList]
 Nodes = list[Annotated[tuple[str, Any, int], _AsList]]  # path, value, version
 
 
-# Member to head.
+# Member to link controller.
 
 
 class Hello(_Message):
@@ -126,7 +126,7 @@ class Bye(_Message):
     type: Literal["bye"] = "bye"
 
 
-# Head to member.
+# Link controller to member.
 
 
 class Welcome(_Message):
@@ -197,13 +197,15 @@ class Answer(_Message):
 
 
 FromMember = Hello | Renew | Done | Ask | Report | Bye
-FromHead = Welcome | Refusal | Renewed | Delta | Command | Answer
+FromController = Welcome | Refusal | Renewed | Delta | Command | Answer
 
 _from_member: TypeAdapter[FromMember] = TypeAdapter(Annotated[FromMember, Field(discriminator="type")])
-_from_head: TypeAdapter[FromHead] = TypeAdapter(Annotated[FromHead, Field(discriminator="type")])
+_from_controller: TypeAdapter[FromController] = TypeAdapter(
+    Annotated[FromController, Field(discriminator="type")]
+)
 
 
-def encode(message: FromMember | FromHead) -> Message:
+def encode(message: FromMember | FromController) -> Message:
     """As a channel carries it."""
     return message.model_dump(mode="json")
 
@@ -213,9 +215,9 @@ def from_member(message: Message) -> FromMember:
     return _checked(_from_member, message)
 
 
-def from_head(message: Message) -> FromHead:
+def from_controller(message: Message) -> FromController:
     """BadMessage if it is none."""
-    return _checked(_from_head, message)
+    return _checked(_from_controller, message)
 
 
 def _checked(adapter: TypeAdapter[T], message: Message) -> T:

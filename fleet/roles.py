@@ -1,9 +1,9 @@
 """The role of this process: member always, and candidate for link controller.
 
-    stand for the seat ---> claimed: load, head ---> seat lost or fenced: stop being the head ---> stand again
+    stand for the seat ---> claimed: load, duties ---> seat lost or fenced: end them ---> stand again
     look who holds it  ---> be its member until the channel closes ---> look again
 
-Both loops run beside each other; the head's own sidecar is a member like any other, through a channel in memory.
+Both loops run beside each other; the link controller's own sidecar is a member like any other, through a channel in memory.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _LAST_WORD = 2.0
 _ASIDE_LOOK = 0.5
 _ASIDE = 10.0
 
-Reign = Callable[[FleetController], AbstractAsyncContextManager[None]]
+Duties = Callable[[FleetController], AbstractAsyncContextManager[None]]
 
 
 class FleetRunner:
-    """One per process. `reign` is entered when this sidecar has become the link controller, and left when it no longer
+    """One per process. `duties` is entered when this sidecar has become the link controller, and left when it no longer
     is; tasks inside must not outlive it. `connect` opens a channel to another link controller."""
 
     def __init__(
@@ -50,7 +50,7 @@ class FleetRunner:
         clock: Callable[[], float],
         *,
         connect: Callable[[Seat], Awaitable[MemberChannel]],
-        reign: Reign,
+        duties: Duties,
         endless_leases: bool = False,
         cluster_id: Callable[[], str] = lambda: "",
     ) -> None:
@@ -61,11 +61,11 @@ class FleetRunner:
         self._settings = settings
         self._clock = clock
         self._connect = connect
-        self._reign = reign
+        self._duties = duties
         self._endless = endless_leases
         self._cluster_id = cluster_id
-        self.head: FleetController | None = None
-        self._head_changed = asyncio.Event()
+        self.fleet_controller: FleetController | None = None
+        self._role_changed = asyncio.Event()
         self._resigns: asyncio.Future[str] | None = None
         #: Whether this sidecar, if another one can, should rather not be the link controller.
         self.stand_aside: Callable[[], bool] = lambda: False
@@ -85,7 +85,7 @@ class FleetRunner:
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from failed
 
-    # The head.
+    # The link controller.
 
     async def _stand(self) -> None:
         backoff = Backoff(self._settings.retry_first, self._settings.retry_max)
@@ -117,7 +117,7 @@ class FleetRunner:
 
     async def _rule(self, controller: StoredController, claimed_at: float) -> None:
         """Be the link controller until the seat is lost; raises ControllerFenced, or the error that ended it."""
-        head = FleetController(
+        fleet_controller = FleetController(
             controller,
             self._store,
             self._settings,
@@ -126,14 +126,14 @@ class FleetRunner:
             cluster_id=self._cluster_id,
             claimed_at=claimed_at,
         )
-        head.commands.own_copies = self.member.copies
-        running = asyncio.create_task(head.run(), name="head")
+        fleet_controller.commands.own_copies = self.member.copies
+        running = asyncio.create_task(fleet_controller.run(), name="link controller")
         try:
             # After the image is there and before anybody looks: what was fenced stays fenced.
-            self._shared.become_head(controller)
-            self.head = head
-            self._head_changed.set()
-            async with self._reign(head):
+            self._shared.become_controller(controller)
+            self.fleet_controller = fleet_controller
+            self._role_changed.set()
+            async with self._duties(fleet_controller):
                 # The end of the link controller is waited for there, so that it comes only once: a second reason, while
                 # the term is being ended, would cut that short, and promotes of this sidecar would go on.
                 lost = await self._until_lost(running)
@@ -142,9 +142,9 @@ class FleetRunner:
             try:
                 await asyncio.gather(running, return_exceptions=True)
             finally:
-                self.head = None
-                self._shared.lose_head()
-                self._head_changed.set()
+                self.fleet_controller = None
+                self._shared.cease_controller()
+                self._role_changed.set()
         log.warning("this sidecar is not the link controller any more: %s", lost)
         self.vacancy = lost
 
@@ -184,11 +184,11 @@ class FleetRunner:
 
     async def _follow(self) -> None:
         while True:
-            self._head_changed.clear()
+            self._role_changed.clear()
             seat = self._shared.seat = self._store.seat
             try:
-                if self.head is not None:
-                    async with self._local(self.head) as channel:
+                if self.fleet_controller is not None:
+                    async with self._local(self.fleet_controller) as channel:
                         await self._session(channel, seat, local=True)
                 elif seat is not None and seat.holder.session != self._candidate.session:
                     remote = await self._reach(seat)
@@ -207,7 +207,7 @@ class FleetRunner:
             await self._look_again(seat, self._backoff.next())
 
     async def _reach(self, seat: Seat) -> MemberChannel | None:
-        """A channel to the head; None if another one is to be followed by now. One that stands still takes
+        """A channel to the link controller; None if another one is to be followed by now. One that stands still takes
         connections and says nothing, and its follower counts who has come."""
         connecting = asyncio.ensure_future(self._connect(seat))
         taken = False
@@ -223,8 +223,8 @@ class FleetRunner:
                     outcome.close("another link controller is to be followed")
 
     async def _session(self, channel: MemberChannel, seat: Seat | None, *, local: bool = False) -> None:
-        """Until it ends by itself, or another head is to be followed: an old one that has lost the store, but not us,
-        could not prolong our lease."""
+        """Until it ends by itself, or another link controller is to be followed: an old one that has lost the store,
+        but not us, could not prolong our lease."""
         session = asyncio.ensure_future(self.member.session(channel, local=local))
         self.trouble = self.vacancy = None
         began = self._clock()
@@ -236,14 +236,14 @@ class FleetRunner:
             await asyncio.gather(session, return_exceptions=True)
             channel.close("the member's session is over")
             if self._clock() - began > self._settings.retry_max:
-                # Else it is one attempt of many, at a sidecar that is not the head any more.
+                # Else it is one attempt of many, at a sidecar that is not the link controller any more.
                 self._noted = None
                 self._backoff.reset()
 
     async def _ends_under(self, seat: Seat | None, work: asyncio.Future[Any]) -> bool:
         """Wait for the end of work with the holder of the seat; False if this sidecar's role changes first, or another
         one has the seat with a higher epoch."""
-        role = asyncio.ensure_future(self._head_changed.wait())
+        role = asyncio.ensure_future(self._role_changed.wait())
         known = seat
         try:
             while not work.done():
@@ -282,7 +282,7 @@ class FleetRunner:
     async def _look_again(self, seat: Seat | None, pause: float) -> None:
         """After a pause, or at once when the seat or this sidecar's role has changed."""
         change = asyncio.ensure_future(self._store.seat_changed(seat, timeout=pause))
-        role = asyncio.ensure_future(self._head_changed.wait())
+        role = asyncio.ensure_future(self._role_changed.wait())
         try:
             await asyncio.wait({change, role}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
             if change.done() and not change.cancelled() and change.exception() is not None:
@@ -294,9 +294,9 @@ class FleetRunner:
             await asyncio.gather(change, role, return_exceptions=True)
 
     @contextlib.asynccontextmanager
-    async def _local(self, head: FleetController) -> AsyncIterator[MemberChannel]:
+    async def _local(self, fleet_controller: FleetController) -> AsyncIterator[MemberChannel]:
         ours, theirs = pair("this sidecar", "this sidecar's link controller")
-        serving = asyncio.create_task(head.serve(theirs, local=True))
+        serving = asyncio.create_task(fleet_controller.serve(theirs, local=True))
         try:
             yield ours
         finally:
@@ -306,8 +306,8 @@ class FleetRunner:
 
     async def accept(self, channel: MemberChannel) -> None:
         """Another sidecar has connected, taking this one for the link controller."""
-        head = self.head
-        if head is None:
+        fleet_controller = self.fleet_controller
+        if fleet_controller is None:
             channel.close("this sidecar is not the link controller")
             return
-        await head.serve(channel)
+        await fleet_controller.serve(channel)

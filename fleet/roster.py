@@ -32,7 +32,7 @@ class MemberInfo:
     channel: MemberChannel
     connected_at: float
     last_heard: float
-    lease_until: float = float("-inf")  # the head's clock
+    lease_until: float = float("-inf")  # the link controller's clock
     seq: int = 0
     local: bool = False
     said: m.SidecarReport | None = None  # of itself, with its last report
@@ -151,7 +151,7 @@ class Roster:
         return max(mine, default=0.0)
 
     @property
-    def reigning_for(self) -> float:
+    def controller_for(self) -> float:
         """Seconds since the claim."""
         return max(0.0, self._clock() - self.started_at)
 
@@ -159,7 +159,7 @@ class Roster:
         for listener in tuple(self.on_membership):
             listener()
 
-    def send(self, member: MemberInfo, message: m.FromHead) -> None:
+    def send(self, member: MemberInfo, message: m.FromController) -> None:
         """A channel that cannot be sent to is closed; its reader notices."""
         try:
             member.channel.send(m.encode(message))

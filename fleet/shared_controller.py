@@ -47,7 +47,7 @@ class NotTheController(ControllerError):
         self.seat = seat
 
 
-class AskHead(Protocol):
+class AskController(Protocol):
     async def __call__(self, ask: Ask) -> None:
         """Have the link controller write it; raises its error, or LinkerError if it could not be asked."""
         ...
@@ -58,24 +58,24 @@ class SharedController(LinkController):
 
     def __init__(self, now: Callable[[], int] = wall_clock_ms) -> None:
         super().__init__(now)
-        self._head: StoredController | None = None
+        self._stored: StoredController | None = None
         self._copy = ControllerImage()
         self._loaded = False
         #: The newest that this process knows of; told by the runner.
         self.seat: Seat | None = None
-        self.ask: AskHead | None = None
+        self.ask: AskController | None = None
 
     @property
     def image(self) -> ControllerImage:
-        return self._copy if self._head is None else self._head.image
+        return self._copy if self._stored is None else self._stored.image
 
     @property
     def controller_epoch(self) -> int:
         return self.image.stamp.controller_epoch
 
     @property
-    def is_head(self) -> bool:
-        return self._head is not None
+    def is_controller(self) -> bool:
+        return self._stored is not None
 
     @property
     def loaded(self) -> bool:
@@ -84,29 +84,29 @@ class SharedController(LinkController):
 
     # Roles.
 
-    def become_head(self, controller: StoredController) -> None:
-        self._head = controller
+    def become_controller(self, controller: StoredController) -> None:
+        self._stored = controller
         self._loaded = True
         controller.listeners.add(self._tell)
         self._tell(())
 
-    def lose_head(self) -> None:
+    def cease_controller(self) -> None:
         """The image stays, as a copy without a writer, until a link controller sends its own."""
-        if self._head is None:
+        if self._stored is None:
             return
-        self._head.listeners.discard(self._tell)
-        self._copy = self._head.image
-        self._head = None
+        self._stored.listeners.discard(self._tell)
+        self._copy = self._stored.image
+        self._stored = None
         self._tell(())
 
     def welcomed(self, welcome: Welcome) -> None:
-        """A head's image. CorruptState if this program cannot read it."""
+        """A link controller's image. CorruptState if this program cannot read it."""
         if welcome.image is not None:
             self._load(welcome.image, welcome.controller_epoch)
 
     def apply(self, delta: Delta) -> None:
         """The commits of the link controller; CorruptState if this program cannot read them."""
-        if self._head is not None:
+        if self._stored is not None:
             return
         if delta.reset:
             self._load(delta.put, delta.controller_epoch)
@@ -125,7 +125,7 @@ class SharedController(LinkController):
             self._tell(changed)
 
     def _load(self, nodes: Iterable[tuple[str, object, int]], controller_epoch: int) -> None:
-        if self._head is not None:
+        if self._stored is not None:
             return
         loaded = {path: Versioned(value, version) for path, value, version in nodes}  # type: ignore[arg-type]
         self._copy = ControllerImage.load(loaded, controller_epoch)
@@ -135,35 +135,35 @@ class SharedController(LinkController):
     # Changes.
 
     async def refresh(self) -> None:
-        if self._head is not None:
-            await self._head.refresh()
+        if self._stored is not None:
+            await self._stored.refresh()
 
     async def decide(
         self, decide: Callable[[ControllerImage], tuple[Sequence[Record], T]], dry_run: bool = False
     ) -> T:
-        if self._head is None:
+        if self._stored is None:
             raise NotTheController(self.seat)
-        return await self._head.decide(decide, dry_run)
+        return await self._stored.decide(decide, dry_run)
 
     async def fail_partition(self, link: str, tp: TopicPartition, reason: str) -> None:
-        if self._head is not None:
-            await self._head.fail_partition(link, tp, reason)
+        if self._stored is not None:
+            await self._stored.fail_partition(link, tp, reason)
         else:
             await self._ask("fail_partition", link, tp, reason=reason)
 
     async def set_source_epochs(
         self, link: str, tp: TopicPartition, epochs: Sequence[tuple[int, int]]
     ) -> None:
-        if self._head is not None:
-            await self._head.set_source_epochs(link, tp, epochs)
+        if self._stored is not None:
+            await self._stored.set_source_epochs(link, tp, epochs)
         else:
             await self._ask("source_epochs", link, tp, pairs=epochs)
 
     async def set_untruncated(
         self, link: str, tp: TopicPartition, replicas: Iterable[tuple[int, int]]
     ) -> None:
-        if self._head is not None:
-            await self._head.set_untruncated(link, tp, replicas)
+        if self._stored is not None:
+            await self._stored.set_untruncated(link, tp, replicas)
         else:
             await self._ask("untruncated", link, tp, pairs=replicas)
 

@@ -25,9 +25,9 @@ from linker import __version__
 from linker.checks.this_machine import check_local
 from linker.config.model import Config
 from linker.fleet.departures import Leaving
+from linker.fleet.duties import ControllerDuties
 from linker.fleet.fleet import Fleet
 from linker.fleet.ports import SidecarPorts
-from linker.fleet.reign import ControllerDuties
 from linker.link_broker import LinkBroker, LinkBrokerSettings, SharedBuffers, connect_cluster
 from linker.links.running import RunningLinks
 from linker.links.runtime import LinkRuntime
@@ -87,7 +87,7 @@ class Sidecar:
         )
         self._starting: str | None = "the sidecar is starting"
         self._left = asyncio.Event()
-        self.reign = ControllerDuties(self.links, lambda: self.fleet.alone)
+        self.duties = ControllerDuties(self.links, lambda: self.fleet.alone)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class Sidecar:
             stack.push_async_callback(self.validator.process.close)
             settings = LinkBrokerSettings.of_target(self.config)
             cluster = await connect_cluster(settings, stack)
-            self.fleet = await Fleet.open(self.config, self._ports, self.reign, cluster, stack)
+            self.fleet = await Fleet.open(self.config, self._ports, self.duties, cluster, stack)
             self.controller = self.fleet.controller
             self._ports.state = lambda: self.controller.image
             try:
@@ -163,7 +163,7 @@ class Sidecar:
         self.links.follow(())
         await broker.serve(_SERVE_TIMEOUT)
         running = self._running()
-        self.reign.registered(running)
+        self.duties.registered(running)
         await start_admin(running, stack)
         self._starting = None
         log.info(
@@ -184,8 +184,8 @@ class Sidecar:
             budget=self.budget,
             partial=self.partial,
             link_brokers=self.target.link_brokers,
-            balancer=lambda: self.reign.balancer,
-            periodic_tasks=lambda: [*self.reign.periodic_tasks, self.target.inter_broker.task],
+            balancer=lambda: self.duties.balancer,
+            periodic_tasks=lambda: [*self.duties.periodic_tasks, self.target.inter_broker.task],
             not_ready=self.not_ready,
             leave=self.leave,
         )
@@ -219,7 +219,7 @@ class Sidecar:
             self.target.membership,
             self.fleet.session,
             lambda: self.controller.image,
-            self._head,
+            self._fleet_controller,
             self.controller.remove_sidecar,
         )
         self.fleet.runner.stand_aside = lambda: leaving.asked
@@ -236,8 +236,8 @@ class Sidecar:
             links=[own_traffic(runtime) for runtime in self.links.values()],
         )
 
-    def _head(self) -> FleetController | None:
-        return self.fleet.head
+    def _fleet_controller(self) -> FleetController | None:
+        return self.fleet.fleet_controller
 
     # --- links -------------------------------------------------------------------------------------------------------
 
@@ -253,9 +253,9 @@ class Sidecar:
             secrets=self.config.link_secrets,
             rack=self.config.sidecar.rack,
             link_brokers=self.target.link_brokers,
-            head=self._head,
+            fleet_controller=self._fleet_controller,
             link_replicas=self.config.fleet.link_brokers,
-            before_promote=self.reign.settle_moves,
+            before_promote=self.duties.settle_moves,
             validator=self.validator,
             internal_topics={self.config.store.topic},
         )

@@ -32,7 +32,7 @@ def take_snapshot(sidecar: Running, certificate_ends: dict[str, float] | None = 
         version=sidecar.version,
         brokers=[broker_sample(sidecar.broker)],
         controller_epoch=sidecar.controller.controller_epoch,
-        is_controller=sidecar.controller.is_head,
+        is_controller=sidecar.controller.is_controller,
         store_commits=sidecar.fleet.store.latency,
         store_failures=sidecar.fleet.store.failures,
         fleet=_fleet(sidecar),
@@ -45,7 +45,7 @@ def take_snapshot(sidecar: Running, certificate_ends: dict[str, float] | None = 
             for job in sorted(jobs, key=lambda job: job.id)
             for phase, ms in job.phases_ms.items()
         },
-        links=[_link(runtime, sidecar.controller.is_head) for runtime in sidecar.links.values()],
+        links=[_link(runtime, sidecar.controller.is_controller) for runtime in sidecar.links.values()],
         groups=[sample for runtime in sidecar.links.values() for sample in _groups(runtime)],
         partitions=[sample for runtime in sidecar.links.values() for sample in _partitions(runtime)],
     )
@@ -81,10 +81,10 @@ def _fleet(sidecar: Running) -> FleetSample | None:
         return None
     now, lease = fleet.clock(), fleet.member.lease
     sample = FleetSample(lease_seconds=max(0.0, lease.until - now), lease_lapses=lease.lapses(now))
-    head = fleet.head
-    if head is not None:
-        sample.sidecars = len(sidecar.controller.image.identities.keys() | head.members.keys())
-        sample.sidecars_alive = len(head.alive() & head.members.keys())
+    fleet_controller = fleet.fleet_controller
+    if fleet_controller is not None:
+        sample.sidecars = len(sidecar.controller.image.identities.keys() | fleet_controller.members.keys())
+        sample.sidecars_alive = len(fleet_controller.alive() & fleet_controller.members.keys())
         if (balancer := sidecar.balancer()) is not None:
             sample.moves = balancer.moves_done
             sample.fenced_dead = balancer.fenced_dead

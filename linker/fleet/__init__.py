@@ -10,5 +10,5 @@
 - `leadership`: `fleet.balancer_ports.BalancerPorts` over the fleet controller, the links and the target
 - `ports`: three adapters: the router's lease, fences from the state, and the member's commands
 - `process`: the lock of the state directory, and the sessions of the processes that had it
-- `reign`: tasks of the link controller only: link decisions, balancing of leadership, removal of leaving sidecars
+- `duties`: tasks of the link controller only: link decisions, balancing of leadership, removal of leaving sidecars
 """

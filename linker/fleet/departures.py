@@ -30,23 +30,29 @@ _CALL_TIMEOUT = 10.0
 _LEAVE_TIMEOUT = 30.0
 
 
-def others_to_lead(head: FleetController, image: ClusterImage, broker_id: int) -> list[int]:
+def others_to_lead(fleet_controller: FleetController, image: ClusterImage, broker_id: int) -> list[int]:
     """Other sidecars that could lead now: heard of lately, unfenced, neither draining nor leaving."""
-    able = (head.alive() & head.members.keys()) - head.draining() - {broker_id}
+    able = (
+        (fleet_controller.alive() & fleet_controller.members.keys())
+        - fleet_controller.draining()
+        - {broker_id}
+    )
     return sorted(b for b in able if b in image.brokers and not image.brokers[b].fenced)
 
 
-def others_to_decide(head: FleetController, broker_id: int) -> list[int]:
+def others_to_decide(fleet_controller: FleetController, broker_id: int) -> list[int]:
     """Other sidecars that could be the link controller: heard of lately, and not leaving themselves."""
-    leaving = {i.broker_id for i in head.controller.image.identities.values() if i.leaving}
-    return sorted((head.alive() & head.members.keys()) - leaving - {broker_id})
+    leaving = {i.broker_id for i in fleet_controller.controller.image.identities.values() if i.leaving}
+    return sorted((fleet_controller.alive() & fleet_controller.members.keys()) - leaving - {broker_id})
 
 
 class Departures:
     """Runs while this sidecar is the link controller."""
 
-    def __init__(self, head: FleetController, target: TargetCluster, resign: Callable[[str], None]) -> None:
-        self._head = head
+    def __init__(
+        self, fleet_controller: FleetController, target: TargetCluster, resign: Callable[[str], None]
+    ) -> None:
+        self._fleet_controller = fleet_controller
         self._target = target
         self._resign = resign
         self._told: dict[int, str] = {}
@@ -54,7 +60,7 @@ class Departures:
 
     async def _look_at_all(self) -> str | None:
         failed = None
-        for identity in list(self._head.controller.image.identities.values()):
+        for identity in list(self._fleet_controller.controller.image.identities.values()):
             if not identity.leaving:
                 continue
             try:
@@ -69,20 +75,20 @@ class Departures:
 
     async def look(self, broker_id: int) -> None:
         """Take the next step of a leaving sidecar, if it is due."""
-        head, image = self._head, self._target.image
+        fleet_controller, image = self._fleet_controller, self._target.image
         if broker_id == self._target.broker_id:
-            if others_to_decide(head, broker_id):
+            if others_to_decide(fleet_controller, broker_id):
                 self._resign("it leaves the fleet")
             return  # the last one removes itself (`Leaving`)
         if any(hosted_partitions(image, broker_id)):
             return
-        connected = broker_id in head.members
+        connected = broker_id in fleet_controller.members
         if broker_id in image.brokers:
-            if not connected and broker_id not in head.alive():
+            if not connected and broker_id not in fleet_controller.alive():
                 await self._target.operations.unregister_broker(broker_id, timeout=_CALL_TIMEOUT)
                 log.info("the broker of sidecar %d, which is gone, was unregistered", broker_id)
             return
-        if await head.remove_departed(broker_id):
+        if await fleet_controller.remove_departed(broker_id):
             self._told.pop(broker_id, None)
             log.info("sidecar %d has left the fleet", broker_id)
 
@@ -95,13 +101,13 @@ class Leaving:
         target: TargetCluster,
         session: str,
         state: Callable[[], ControllerImage],
-        head: Callable[[], FleetController | None],
+        fleet_controller: Callable[[], FleetController | None],
         forget: Callable[[int], Awaitable[None]],
     ) -> None:
         self._target = target
         self._session = session
         self._state = state
-        self._head = head
+        self._fleet_controller = fleet_controller
         self._forget = forget
 
     @property
@@ -115,14 +121,14 @@ class Leaving:
         me = self._target.broker_id
         while True:
             await asyncio.sleep(_LOOK)
-            head = self._head()
-            if not self.asked or (head is not None and others_to_decide(head, me)):
+            fleet_controller = self._fleet_controller()
+            if not self.asked or (fleet_controller is not None and others_to_decide(fleet_controller, me)):
                 continue  # the seat goes first
             if any(hosted_partitions(self._target.image, me)):
                 continue
             try:
                 await self._target.leave(_LEAVE_TIMEOUT)
-                if head is not None:
+                if fleet_controller is not None:
                     await self._forget(me)  # no other sidecar is left to do it
             except LinkerError as error:
                 if me not in self._target.image.brokers:

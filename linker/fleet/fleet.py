@@ -15,7 +15,7 @@ from fleet.channel import MemberChannel
 from fleet.fleet_controller import FleetController
 from fleet.member import Member
 from fleet.messages import Hello
-from fleet.roles import FleetRunner, Reign
+from fleet.roles import Duties, FleetRunner
 from fleet.route import Destination, NoController
 from fleet.settings import FleetSettings
 from fleet.shared_controller import SharedController
@@ -55,7 +55,7 @@ class Fleet:
         process: SidecarProcess | None,
         server: ControlServer | None,
         ports: SidecarPorts,
-        reign: Reign,
+        duties: Duties,
         cluster_id: str,
     ) -> None:
         self.config = config
@@ -90,7 +90,7 @@ class Fleet:
             self.settings,
             lease_clock,
             connect=self._connect,
-            reign=reign,
+            duties=duties,
             endless_leases=self.alone,
             cluster_id=lambda: cluster_id,
         )
@@ -107,7 +107,7 @@ class Fleet:
         cls,
         config: Config,
         ports: SidecarPorts,
-        reign: Reign,
+        duties: Duties,
         cluster: Cluster,
         stack: contextlib.AsyncExitStack,
     ) -> Fleet:
@@ -143,7 +143,7 @@ class Fleet:
                     f"control.listener: cannot bind to {format_address(*at)}: {error.strerror or error}"
                 ) from error
             stack.push_async_callback(server.close)
-        fleet = cls(config, store, process, server, ports, reign, cluster.cluster_id or "")
+        fleet = cls(config, store, process, server, ports, duties, cluster.cluster_id or "")
         if process is not None:
             try:
                 async with asyncio.timeout(_ANNOUNCE_TIMEOUT):
@@ -155,14 +155,14 @@ class Fleet:
         return fleet
 
     @property
-    def head(self) -> FleetController | None:
+    def fleet_controller(self) -> FleetController | None:
         """Set while this sidecar is the link controller."""
-        return self.runner.head
+        return self.runner.fleet_controller
 
     def route(self) -> Destination | None:
         """The destination of requests about links and sidecars: None while this sidecar answers them itself; raises
         NoController."""
-        if self.alone or self.controller.is_head:
+        if self.alone or self.controller.is_controller:
             return None
         seat = self.controller.seat
         if seat is None:
@@ -210,7 +210,7 @@ class Fleet:
             broker_epoch=-1 if kept is None else kept.broker_epoch,
         )
 
-    # The way to another head.
+    # The way to another link controller.
 
     async def _connect(self, seat: Seat) -> MemberChannel:
         tls = self.config.sidecar.control_tls()

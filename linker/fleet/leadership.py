@@ -26,7 +26,7 @@ class FleetLeadership:
 
     def __init__(
         self,
-        head: FleetController,
+        fleet_controller: FleetController,
         target: TargetCluster,
         links: Mapping[str, LinkRuntime],
         link_brokers: Callable[[], frozenset[int]],
@@ -35,19 +35,19 @@ class FleetLeadership:
     ) -> None:
         """`known`: wait, not for long, until clients that ask are told the new leaders."""
         self._known = known
-        self._head = head
+        self._fleet_controller = fleet_controller
         self._target = target
         self._links = links
         self._link_brokers = link_brokers
         self._changed = asyncio.Event()
         self._unsubscribe = target.metadata.subscribe(lambda image, topics: self._changed.set())
-        head.on_membership.add(self._changed.set)
-        head.controller.listeners.add(self._on_records)
+        fleet_controller.on_membership.add(self._changed.set)
+        fleet_controller.controller.listeners.add(self._on_records)
 
     def close(self) -> None:
         self._unsubscribe()
-        self._head.on_membership.discard(self._changed.set)
-        self._head.controller.listeners.discard(self._on_records)
+        self._fleet_controller.on_membership.discard(self._changed.set)
+        self._fleet_controller.controller.listeners.discard(self._on_records)
 
     def _on_records(self, _records: object) -> None:
         self._changed.set()
@@ -56,7 +56,7 @@ class FleetLeadership:
         return self._target.image
 
     def partitions(self) -> Mapping[TopicPartition, Mirrored]:
-        state = self._head.controller.image
+        state = self._fleet_controller.controller.image
         promoting = {tp for link in state.links for job in state.running_jobs(link) for tp in job.partitions}
         found: dict[TopicPartition, Mirrored] = {}
         for (link, tp), partition in state.partitions.items():
@@ -76,10 +76,10 @@ class FleetLeadership:
         return found
 
     def sidecars(self) -> Sequence[SidecarBroker]:
-        alive = self._head.alive()
-        members = self._head.members
+        alive = self._fleet_controller.alive()
+        members = self._fleet_controller.members
         found = []
-        for broker_id, identity in sorted(self._head.controller.image.identities.items()):
+        for broker_id, identity in sorted(self._fleet_controller.controller.image.identities.items()):
             member = members.get(broker_id)
             broker = self._target.image.brokers.get(broker_id)
             rack = member.hello.rack if member is not None else None if broker is None else broker.rack
@@ -126,7 +126,7 @@ class FleetLeadership:
 
     async def move_fence(self, tps: Tps, origin: int, *, timeout: float) -> None:
         await together(
-            self._head.commands.hold(link, chosen, origin, timeout=timeout)
+            self._fleet_controller.commands.hold(link, chosen, origin, timeout=timeout)
             for link, chosen in self._by_link(tps).items()
         )
 
@@ -137,13 +137,13 @@ class FleetLeadership:
         if moved:
             await self._known(moved)
         await together(
-            self._head.commands.release(link, chosen, origin, timeout=timeout)
+            self._fleet_controller.commands.release(link, chosen, origin, timeout=timeout)
             for link, chosen in self._by_link(tps).items()
         )
 
     def _by_link(self, tps: Tps) -> dict[str, list[TopicPartition]]:
         links: dict[str, list[TopicPartition]] = {}
-        for link, tp in self._head.controller.image.partitions:
+        for link, tp in self._fleet_controller.controller.image.partitions:
             if tp in tps:
                 links.setdefault(link, []).append(tp)
         return links
@@ -154,11 +154,11 @@ class FleetLeadership:
                 tp: Leadership(view.leader, view.leader_epoch, tuple(view.isr))
                 for tp in chosen
                 if (view := find(self._target.image, tp)) is not None
-                and self._head.controller.image.partitions[link, tp].session_epoch >= 0
+                and self._fleet_controller.controller.image.partitions[link, tp].session_epoch >= 0
             }
             # A store has a bound on one commit; each of these is right by itself.
             for part in _parts(changes):
-                await self._head.controller.adopt_leadership(link, part)
+                await self._fleet_controller.controller.adopt_leadership(link, part)
 
 
 def _parts(changes: dict[TopicPartition, Leadership]) -> list[dict[TopicPartition, Leadership]]:

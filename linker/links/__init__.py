@@ -9,7 +9,7 @@
 - `due`: the order in which mirrors are looked at: new requests first, mirrors in trouble after a pause
 - `forks`: finds mirror partitions that a real broker led without a promote, and counts its records
 - `group_options`: the options of a link that concern groups
-- `head_tasks`: the tasks that a sidecar runs for a link while it is the link controller
+- `controller_tasks`: the tasks that a sidecar runs for a link while it is the link controller
 - `kafka_version`: the Kafka version of a cluster, for the evidence
 - `leaderless`: finds mirror partitions that KRaft cannot elect a leader for, and has a link broker elected
 - `link_groups`: builds the readers, gates and manager of a link's groups, anew in each term as link controller

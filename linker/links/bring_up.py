@@ -65,13 +65,13 @@ class BringUp:
         fetcher: LinkFetcher,
         link_brokers: Callable[[], frozenset[int]] | None = None,
         *,
-        head: Callable[[], FleetController | None] | None = None,
+        fleet_controller: Callable[[], FleetController | None] | None = None,
         link_replicas: int = 3,
     ) -> None:
-        """`link_brokers`: ids of all sidecars; `head`: of this process, while it is the link controller. Without them this
-        is the only sidecar. `link_replicas`: how many link brokers a new mirror partition is given."""
+        """`link_brokers`: ids of all sidecars; `fleet_controller`: of this process, while it is the link controller.
+        Without them this is the only sidecar. `link_replicas`: how many link brokers a new mirror partition is given."""
         self._link_brokers = link_brokers or (lambda: frozenset({target.broker_id}))
-        self._head = head
+        self._fleet_controller = fleet_controller
         self._link_replicas = link_replicas
         self._link = link
         self._source = source
@@ -243,7 +243,7 @@ class BringUp:
     @property
     def _decides(self) -> bool:
         """Whether this sidecar makes the target look as it should; the others only serve what they lead."""
-        return self._head is None or self._head() is not None
+        return self._fleet_controller is None or self._fleet_controller() is not None
 
     async def _topics(
         self, mirrors: Iterable[MirrorTopic]
@@ -289,8 +289,8 @@ class BringUp:
     def _plan(self, mirrors: Iterable[MirrorTopic]) -> dict[str, NewTopic]:
         """New topics: each partition on link brokers alone, the one that leads the least its leader."""
         image, own = self._target.image, self._target.broker_id
-        head = None if self._head is None else self._head()
-        alive = {own} if head is None else head.alive() - head.draining()
+        fleet_controller = None if self._fleet_controller is None else self._fleet_controller()
+        alive = {own} if fleet_controller is None else fleet_controller.alive() - fleet_controller.draining()
         ready = sorted(b for b in alive if b in image.brokers and not image.brokers[b].fenced)
         states = self._controller.image.partitions.values()
         led = Counter(state.leader for state in states if state.phase not in ENDED)

@@ -100,45 +100,47 @@ class Copies:
         link: str,
         local: Mapping[TopicPartition, PartitionCopy],
         target: TargetCluster,
-        head: Callable[[], FleetController | None],
+        fleet_controller: Callable[[], FleetController | None],
     ) -> None:
         self._link = link
         self._local = local
         self._target = target
-        self._head = head
+        self._fleet_controller = fleet_controller
 
     def get(self, tp: TopicPartition) -> CopyView | None:
         """None where nobody serves it, or nobody has told us."""
         partition = find(self._target.image, tp)
         leader = None if partition is None else partition.leader
         local = self._local.get(tp)
-        head = self._head()
-        if head is None or leader == self._target.broker_id or leader is None or leader < 0:
+        fleet_controller = self._fleet_controller()
+        if fleet_controller is None or leader == self._target.broker_id or leader is None or leader < 0:
             return local
-        noted = self._noted(head, tp, leader)
+        noted = self._noted(fleet_controller, tp, leader)
         if noted is None or lease_clock() - noted.at > _STALE:
             return None  # what was true then is no lag of now
         return _remote(noted)
 
-    def _noted(self, head: FleetController, tp: TopicPartition, leader: int) -> ReceivedReport | None:
-        noted = head.book.get(self._link, tp)
+    def _noted(
+        self, fleet_controller: FleetController, tp: TopicPartition, leader: int
+    ) -> ReceivedReport | None:
+        noted = fleet_controller.book.get(self._link, tp)
         return None if noted is None or noted.by != leader else noted
 
     def silent(self, tp: TopicPartition) -> str | None:
         """Why nothing is known of a partition that another sidecar leads, or nobody; None if that is not it."""
         partition = find(self._target.image, tp)
-        head = self._head()
-        if partition is None or head is None or partition.leader == self._target.broker_id:
+        fleet_controller = self._fleet_controller()
+        if partition is None or fleet_controller is None or partition.leader == self._target.broker_id:
             return None
         if partition.leader < 0:
             isr = ", ".join(map(str, sorted(partition.isr)))
             return f"nobody leads it: of its ISR ({isr}) no sidecar is there"
-        if partition.leader not in head.controller.image.identities:
+        if partition.leader not in fleet_controller.controller.image.identities:
             return None
-        noted = self._noted(head, tp, partition.leader)
-        heard = head.heard_ago(partition.leader)
+        noted = self._noted(fleet_controller, tp, partition.leader)
+        heard = fleet_controller.heard_ago(partition.leader)
         told = "" if noted is None else f"; its last report is {lease_clock() - noted.at:.1f} s old"
-        if heard is None or partition.leader not in head.members:
+        if heard is None or partition.leader not in fleet_controller.members:
             since = "" if heard is None else f" for {heard:.1f} s"
             return f"sidecar {partition.leader}, which leads it, is away{since}{told}"
         return f"sidecar {partition.leader}, which leads it, has not reported on it{told or ' yet'}"

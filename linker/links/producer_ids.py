@@ -71,7 +71,7 @@ class ProducerIdGuard:
         *,
         margin: int = DEFAULT_MARGIN,
         most_blocks: int = MOST_BLOCKS,
-        is_head: Callable[[], bool] = lambda: True,
+        is_controller: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
         on_allowed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -82,7 +82,7 @@ class ProducerIdGuard:
         self._link_brokers = link_brokers
         self._margin = margin
         self._most_blocks = most_blocks
-        self._is_head = is_head
+        self._is_controller = is_controller
         self.source = SourceIds(source, one_producer_id, clock)
         self.allowed = False
         self.reason: str | None = "producer ids were not looked at yet"
@@ -135,7 +135,7 @@ class ProducerIdGuard:
     def _next_look(self) -> float:
         """Seconds. Most of them look at the state and the target only."""
         kept = self._controller.image.floors.get(self._link)
-        due = 0.0 if kept is None else self.source.due_in(kept.floor, head=self._is_head())
+        due = 0.0 if kept is None else self.source.due_in(kept.floor, is_controller=self._is_controller())
         return min(max(due, _RETRY_FIRST), INTERVAL if self.allowed else _RETRY_MAX)
 
     def _not_looked(self, error: Exception) -> None:
@@ -152,7 +152,7 @@ class ProducerIdGuard:
 
     def _on_records(self, records: Sequence[Record]) -> None:
         """The link controller has looked: known from now on, not from when we would have read it."""
-        if not self._is_head() and any(
+        if not self._is_controller() and any(
             isinstance(one, ProducerIdFloor) and one.link == self._link for one in records
         ):
             self.task.wake()
@@ -179,7 +179,7 @@ class ProducerIdGuard:
 
     async def _look(self) -> None:
         kept = self._controller.image.floors.get(self._link)
-        if not self._is_head() and (kept is None or self.target_next < kept.floor):
+        if not self._is_controller() and (kept is None or self.target_next < kept.floor):
             raise FloorNotSet(f"link {self._link}: the link controller has not moved the producer ids yet")
         looked = await self._look_at_source(kept)
         end = self.source.end or 0
@@ -191,7 +191,7 @@ class ProducerIdGuard:
             floor=None if kept is None else kept.floor,
             most_blocks=self._most_blocks,
         )
-        if wanted.blocks and self._is_head():
+        if wanted.blocks and self._is_controller():
             log.info(
                 "link %s: moving the target's producer ids from %d to %d (the source is at %d)",
                 self._link,
@@ -211,7 +211,7 @@ class ProducerIdGuard:
             )
             log.info("link %s: producer ids moved in %.1f s", self._link, time.monotonic() - started)
         self._note_floor(wanted.floor)
-        if self._is_head() and (looked or kept is None):
+        if self._is_controller() and (looked or kept is None):
             await self._write_down(wanted.floor, end)
         brokers = self._real_brokers()
         await together(
@@ -250,7 +250,7 @@ class ProducerIdGuard:
         """If it is time to; whether it was. With any outcome, no write is forwarded when the source is too close."""
         if kept is not None:
             self.source.hear(kept)
-            if self.source.due_in(kept.floor, head=self._is_head()) > 0:
+            if self.source.due_in(kept.floor, is_controller=self._is_controller()) > 0:
                 return False
         try:
             await self.source.look()

@@ -80,7 +80,7 @@ class RunningLinks(Mapping[str, LinkRuntime]):
     def follow(self, records: Sequence[Record]) -> None:
         """A listener of the controller. Where another sidecar decides, links come and go with what it has committed."""
         controller = self._controller()
-        if controller.is_head and records:
+        if controller.is_controller and records:
             return  # the service that asked for the change sees to it
         wanted = controller.image.links
         for name in self._links.keys() - wanted.keys():

@@ -29,9 +29,9 @@ from linker.config.link_secrets import LinkSecrets
 from linker.links.bring_up import BringUp
 from linker.links.config_keeper import ConfigKeeper
 from linker.links.config_options import CONFIG_OPTIONS
+from linker.links.controller_tasks import ControllerTasks
 from linker.links.copies import Copies
 from linker.links.group_options import GROUP_OPTIONS
-from linker.links.head_tasks import ControllerTasks
 from linker.links.kafka_version import kafka_version
 from linker.links.link_groups import LinkGroups
 from linker.links.mirrors import read_only_by
@@ -96,7 +96,7 @@ class LinkRuntime:
         secrets: LinkSecrets,
         rack: str | None,
         link_brokers: Callable[[], frozenset[int]],
-        head: Callable[[], FleetController | None],
+        fleet_controller: Callable[[], FleetController | None],
         link_replicas: int,
         before_promote: Callable[[], Awaitable[None]],
         validator: Validator,
@@ -123,7 +123,7 @@ class LinkRuntime:
         self.fetcher = source_fetcher(
             link.name, self.source, options, budget, copies, self.events, frames, self.throttle.rate
         )
-        self._head = head
+        self._fleet_controller = fleet_controller
         self._link_brokers = link_brokers
         self.producer_ids = ProducerIdGuard(
             link.name,
@@ -133,7 +133,7 @@ class LinkRuntime:
             link_brokers,
             margin=options.producer_id_margin,
             most_blocks=options.producer_id_blocks,
-            is_head=lambda: head() is not None,
+            is_controller=lambda: fleet_controller() is not None,
             on_allowed=lambda: router.forwarding_changed(),
         )
         self.bring_up = BringUp(
@@ -143,7 +143,7 @@ class LinkRuntime:
             controller,
             self.fetcher,
             link_brokers,
-            head=head,
+            fleet_controller=fleet_controller,
             link_replicas=link_replicas,
         )
         self.stand_in = ReplicaAsSource(
@@ -180,7 +180,7 @@ class LinkRuntime:
         self.configs = ConfigKeeper(link.name, self.source, target, controller, link_brokers)
         self.acls = AclKeeper(link.name, self.source, target, controller, link_brokers)
         self._copied = ChainMap(self.fetcher.partitions, self.stand_in.partitions)
-        self.copies = Copies(link.name, self._copied, target, head)
+        self.copies = Copies(link.name, self._copied, target, fleet_controller)
         self.validation = LinkValidator(
             link.name,
             controller,
@@ -199,7 +199,7 @@ class LinkRuntime:
             controller,
             self.source,
             target,
-            head,
+            fleet_controller,
             link_brokers,
             validation=self.validation,
             copy=self.copies.get,
@@ -240,7 +240,7 @@ class LinkRuntime:
         self.fence_debts = SourceFenceDebts(
             link.name, controller, self.ports.source_fence, self._verified.is_set
         )
-        self._reign = ControllerTasks(link.name)
+        self._duties = ControllerTasks(link.name)
         self._running = False
 
     @property
@@ -294,7 +294,7 @@ class LinkRuntime:
         try:
             async with TaskGroup() as group:
                 self._running = True
-                self.begin_reign()
+                self.begin_duties()
                 self.controller.listeners.add(self.stand_in.on_records)
                 self.controller.listeners.add(self.throttle.on_records)
                 self.controller.listeners.add(self.promotes.on_records)
@@ -318,34 +318,34 @@ class LinkRuntime:
             self.controller.listeners.discard(self.topics.on_records)
             self.controller.listeners.discard(self._follow_options)
             self.stand_in.close()
-            await self.end_reign()
+            await self.end_duties()
             self._verified.clear()
             self._away_since = time.monotonic()
             await self.source.close()
 
-    # --- the head's part ---------------------------------------------------------------------------------------------
+    # --- the link controller's part ----------------------------------------------------------------------------------
 
-    def begin_reign(self) -> None:
-        """This sidecar is the head now, or the link begins to run while it is."""
-        if self._running and self._head() is not None and not self._reign.reigning:
-            self._reign.begin()
+    def begin_duties(self) -> None:
+        """This sidecar is the link controller now, or the link begins to run while it is."""
+        if self._running and self._fleet_controller() is not None and not self._duties.on_duty:
+            self._duties.begin()
             self.promotes.begin()
-            self._reign.rule(self.promotes.settle(), "settling promotes")
-            self._reign.rule(self.promotes.watch(), "promotes that nobody runs")
+            self._duties.rule(self.promotes.settle(), "settling promotes")
+            self._duties.rule(self.promotes.watch(), "promotes that nobody runs")
             # Not after the source: gates that stand open by themselves if nobody takes them over in time.
-            self._reign.rule(self.groups.run(), "groups")
-            self._reign.rule(self.validation.run(), "validation")
-            self._reign.rule(self.configs.run(), "configs")
-            self._reign.rule(self._follow_acls(), "ACLs")
-            self._reign.rule(self._look_at_starts(), "where replicas start")
-            self._reign.rule(self._follow_topics(), "topics of the source")
-            self._reign.rule(self.fence_debts.task.run(), self.fence_debts.task.name)
+            self._duties.rule(self.groups.run(), "groups")
+            self._duties.rule(self.validation.run(), "validation")
+            self._duties.rule(self.configs.run(), "configs")
+            self._duties.rule(self._follow_acls(), "ACLs")
+            self._duties.rule(self._look_at_starts(), "where replicas start")
+            self._duties.rule(self._follow_topics(), "topics of the source")
+            self._duties.rule(self.fence_debts.task.run(), self.fence_debts.task.name)
             for mirror in self.controller.image.link_mirrors(self.name):
                 self.bring_up.ask(mirror.topic)
 
-    async def end_reign(self) -> None:
-        """It is not any more: what only the head may do ends here, wherever it stands."""
-        await self._reign.end()
+    async def end_duties(self) -> None:
+        """It is not any more: what only the link controller may do ends here, wherever it stands."""
+        await self._duties.end()
         self.promotes.progress.clear()
 
     async def _versions(self) -> tuple[str | None, str | None]:
@@ -397,11 +397,11 @@ class LinkRuntime:
     async def _without_source(self) -> None:
         """The work that needs no source, which may be gone for good with all that led to it: hand-overs under way
         are finished, a failover may be asked for, and comes to its end, and groups are held."""
-        while self.promotes.settling and self._reign.tasks:
-            await asyncio.wait(self._reign.tasks, return_when=asyncio.FIRST_COMPLETED)
+        while self.promotes.settling and self._duties.tasks:
+            await asyncio.wait(self._duties.tasks, return_when=asyncio.FIRST_COMPLETED)
         await self._until_usable()
-        while self.promotes.running and self._reign.tasks:
-            await asyncio.wait(self._reign.tasks, return_when=asyncio.FIRST_COMPLETED)
+        while self.promotes.running and self._duties.tasks:
+            await asyncio.wait(self._duties.tasks, return_when=asyncio.FIRST_COMPLETED)
 
     async def _until_usable(self) -> None:
         """A moment, in which a failover may be asked for. For as long as groups are held from here, too: ended with the
@@ -415,7 +415,7 @@ class LinkRuntime:
 
     @property
     def _holds_groups(self) -> bool:
-        return self._reign.reigning and any(
+        return self._duties.on_duty and any(
             group.phase in HELD_GROUPS | UNDER_WAY for group in self.controller.image.link_groups(self.name)
         )
 
@@ -440,11 +440,11 @@ class LinkRuntime:
         """Run a job of the controller in the background; it is durable already. NotTheController if this sidecar has
         ceased to be it meanwhile."""
         self._require_running()
-        if not self._reign.reigning:
+        if not self._duties.on_duty:
             raise NotTheController(None)  # while the job was written down; the next one settles it
         if self.promotes.runs(job.id):
             raise LinkerError(f"promote {job.id} of link {self.name} runs already")
-        task = self._reign.rule(self.promotes.run(job, settings), f"promote {job.id}")
+        task = self._duties.rule(self.promotes.run(job, settings), f"promote {job.id}")
         self.promotes.started(job.id, task)
 
     def _require_running(self) -> None:
@@ -456,7 +456,7 @@ class LinkRuntime:
     def on_target_change(self, image: ClusterImage, topics: frozenset[bytes]) -> None:
         """From the metadata log's subscription; takes note and returns."""
         self.bring_up.on_target_change(image, topics)
-        if self._reign.reigning:
+        if self._duties.on_duty:
             self.configs.on_target_change(image, topics)
         if topics:
             self.validation.on_target_change()

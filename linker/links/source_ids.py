@@ -55,14 +55,14 @@ class SourceIds:
         self._heard = word
         self._raise_to(block_end(word.source_seen))
 
-    def due_in(self, floor: int, *, head: bool) -> float:
+    def due_in(self, floor: int, *, is_controller: bool) -> float:
         """Seconds until somebody has to look: the link controller, or one that has heard of no look for too long."""
         if self.end is None or self.known_at is None:
             return 0.0
         distance = floor - self.end
         if distance < RESERVE:
             return float("inf")  # nothing makes it better, and a look would only take more
-        limit = pause(distance) if head else lasts(distance) - _SLACK
+        limit = pause(distance) if is_controller else lasts(distance) - _SLACK
         return max(0.0, self.known_at + limit - self._clock())
 
     async def look(self) -> None:

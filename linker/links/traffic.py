@@ -22,11 +22,11 @@ def own_traffic(runtime: LinkRuntime) -> LinkTraffic:
     )
 
 
-def traffic(runtime: LinkRuntime, head: FleetController | None = None) -> Traffic:
+def traffic(runtime: LinkRuntime, fleet_controller: FleetController | None = None) -> Traffic:
     """Of this process and, on the link controller, of all the others that are connected, as they reported last. The
     work of one that is gone is gone with it."""
     parts = [own_traffic(runtime)]
-    for member in () if head is None else head.members.values():
+    for member in () if fleet_controller is None else fleet_controller.members.values():
         if not member.local and member.said is not None:
             parts += [part for part in member.said.links if part.link == runtime.name]
     return Traffic(

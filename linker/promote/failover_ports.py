@@ -85,22 +85,25 @@ class ReplicaTails:
 
 def make_take_over_ports(
     link: str,
-    head: FleetController,
+    fleet_controller: FleetController,
     promote: PromotePorts,
     target: TargetCluster,
     link_brokers: Callable[[], frozenset[int]],
 ) -> TakeOverPorts:
     """Beside the ports of promotes, with which it shares what is the same."""
-    progress, targets = fleet_progress(link, head, target)
+    progress, targets = fleet_progress(link, fleet_controller, target)
     return TakeOverPorts(
         ports=replace(
             promote,
-            fencer=FleetFence(link, head, None, target, link_brokers),
+            fencer=FleetFence(link, fleet_controller, None, target, link_brokers),
             tail_check=ReplicaTails(target, targets),
             source_topics=None,
             replica_starts=None,
         ),
-        source=LastReports(progress, lambda: head.controller.image.identities.keys() - head.members.keys()),
+        source=LastReports(
+            progress,
+            lambda: fleet_controller.controller.image.identities.keys() - fleet_controller.members.keys(),
+        ),
         replicas=BrokersLogEnds(target.cluster),
         transactions=TargetTransactions(target),
     )

@@ -42,20 +42,20 @@ class FleetFence:
     def __init__(
         self,
         link: str,
-        head: FleetController,
+        fleet_controller: FleetController,
         source: Cluster | None,
         target: TargetCluster,
         link_brokers: Callable[[], frozenset[int]],
     ) -> None:
         """Without a source nothing behind the fence will ask it."""
         self._link = link
-        self._head = head
+        self._fleet_controller = fleet_controller
         self._source = source
         self._target = target
         self._link_brokers = link_brokers
 
     def absent(self) -> str | None:
-        return self._head.absent()
+        return self._fleet_controller.absent()
 
     async def prepare(self, tps: Tps, *, timeout: float) -> None:
         real = self._target.image.live_brokers(self._link_brokers())
@@ -66,16 +66,16 @@ class FleetFence:
         await open_ways(ways, timeout=min(_CONNECT_TIMEOUT, timeout))
 
     async def fence(self, tps: Tps, *, timeout: float) -> None:
-        await self._head.commands.fence(self._link, tps, timeout=timeout)
+        await self._fleet_controller.commands.fence(self._link, tps, timeout=timeout)
 
     async def unfence(self, tps: Tps, *, timeout: float) -> None:
-        await self._head.commands.tell("unfence", self._link, tps, timeout=timeout)
+        await self._fleet_controller.commands.tell("unfence", self._link, tps, timeout=timeout)
 
     async def handed_over(self, tps: Tps, *, timeout: float) -> None:
-        await self._head.commands.tell("handed_over", self._link, tps, timeout=timeout)
+        await self._fleet_controller.commands.tell("handed_over", self._link, tps, timeout=timeout)
 
     async def answered(self, tps: Tps, *, timeout: float) -> None:
-        await self._head.commands.tell("answered", self._link, tps, timeout=timeout)
+        await self._fleet_controller.commands.tell("answered", self._link, tps, timeout=timeout)
 
 
 class ListedSourceEnds:
@@ -298,22 +298,27 @@ class FleetConfigs:
 
 
 def fleet_progress(
-    link: str, head: FleetController, target: TargetCluster
+    link: str, fleet_controller: FleetController, target: TargetCluster
 ) -> tuple[FleetProgress, Callable[[TopicPartition], Sequence[int]]]:
     """The copies of a link as their leaders report them, and the real brokers that are to hold each partition."""
 
     def targets(tp: TopicPartition) -> Sequence[int]:
-        mirror = head.controller.image.mirrors.get((link, tp.topic))
+        mirror = fleet_controller.controller.image.mirrors.get((link, tp.topic))
         return () if mirror is None else mirror.replicas_of(tp.partition)
 
     return FleetProgress(
-        link, head.book, head.commands.ask_progress, lambda: target.image, targets, poll=_POLL
+        link,
+        fleet_controller.book,
+        fleet_controller.commands.ask_progress,
+        lambda: target.image,
+        targets,
+        poll=_POLL,
     ), targets
 
 
 def make_promote_ports(
     link: str,
-    head: FleetController,
+    fleet_controller: FleetController,
     source: Cluster,
     source_ends: SourceEnds,
     target: TargetCluster,
@@ -321,10 +326,10 @@ def make_promote_ports(
     validation: Validation | None = None,
     told_tail: Callable[[TopicPartition, int, bool], None] = lambda _tp, _broker, _equal: None,
 ) -> PromotePorts:
-    """The ports of one link, while this sidecar is the head."""
-    progress, targets = fleet_progress(link, head, target)
+    """The ports of one link, while this sidecar is the link controller."""
+    progress, targets = fleet_progress(link, fleet_controller, target)
     return PromotePorts(
-        fencer=FleetFence(link, head, source, target, link_brokers),
+        fencer=FleetFence(link, fleet_controller, source, target, link_brokers),
         progress=progress,
         source_ends=source_ends,
         tail_check=TailBatches(
@@ -332,9 +337,9 @@ def make_promote_ports(
             target,
             progress.log_start,
             targets,
-            lambda tp, broker: watermark(head.controller.image, link, tp, broker),
+            lambda tp, broker: watermark(fleet_controller.controller.image, link, tp, broker),
             lambda topic: (
-                (mirror := head.controller.image.mirrors.get((link, topic))) is None
+                (mirror := fleet_controller.controller.image.mirrors.get((link, topic))) is None
                 or "compact" in mirror.copied_configs.get("cleanup.policy", "")
             ),
             told_tail,

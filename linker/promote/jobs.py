@@ -163,7 +163,7 @@ class LinkPromotes:
         self.progress[progress.job_id] = progress
 
     async def settle(self) -> None:
-        """Take up what a crash, or another head, left. Partitions stay fenced until that is settled."""
+        """Take up what a crash, or another link controller, left. Partitions stay fenced until that is settled."""
         while True:
             try:
                 # Partitions that were certainly not handed over do not have to wait for anything.
@@ -225,7 +225,7 @@ class LinkPromotes:
     async def run(self, job: PromoteJob, settings: PromoteSettings) -> None:
         """A job of the link controller to its end, whatever that is; one that is stuck is settled until it has one."""
         async with self._promoting:
-            # A job that was settled is not run: a reign may have begun while the job was written down, and have
+            # A job that was settled is not run: a duties may have begun while the job was written down, and have
             # ended it by now.
             await self._settled.wait()
             if job.id not in {left.id for left in self._controller.image.running_jobs(self._name)}:

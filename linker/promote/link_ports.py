@@ -32,7 +32,7 @@ class LinkPorts:
         controller: LinkController,
         source: Cluster,
         target: TargetCluster,
-        head: Callable[[], FleetController | None],
+        fleet_controller: Callable[[], FleetController | None],
         link_brokers: Callable[[], frozenset[int]],
         *,
         validation: LinkValidator,
@@ -46,7 +46,7 @@ class LinkPorts:
         self._controller = controller
         self._source = source
         self._target = target
-        self._head = head
+        self._fleet_controller = fleet_controller
         self._link_brokers = link_brokers
         self._validation = validation
         self._copy = copy
@@ -77,8 +77,10 @@ class LinkPorts:
 
     def take_over(self) -> TakeOverPorts:
         """LinkerError if this sidecar is not the link controller."""
-        head = self._ruling()
-        return make_take_over_ports(self._link, head, self.promote(), self._target, self._link_brokers)
+        fleet_controller = self._ruling()
+        return make_take_over_ports(
+            self._link, fleet_controller, self.promote(), self._target, self._link_brokers
+        )
 
     def unproved(self, tp: TopicPartition) -> str | None:
         """The part of a partition that the validator has to prove before a promote may hold its producers."""
@@ -86,10 +88,10 @@ class LinkPorts:
         return None if found is None else found.reason
 
     def _ruling(self) -> FleetController:
-        head = self._head()
-        if head is None:
+        fleet_controller = self._fleet_controller()
+        if fleet_controller is None:
             raise LinkerError("this sidecar is not the link controller")
-        return head
+        return fleet_controller
 
     def _promote_validation(self) -> PromoteProof:
         distance = self._validation.validator.config.max_distance

@@ -24,13 +24,13 @@ class FleetService(SidecarViews):
     """Each change is a mark in the state, or refused with what is in its way."""
 
     def _known(self, sidecar_id: int) -> FleetController:
-        head = self._head()
+        fleet_controller = self._fleet_controller()
         if sidecar_id not in self._image.identities:
             raise SidecarNotFound(sidecar_id)
-        return head
+        return fleet_controller
 
-    def _is_away(self, head: FleetController, sidecar_id: int) -> bool:
-        return sidecar_id not in head.members or sidecar_id not in head.alive()
+    def _is_away(self, fleet_controller: FleetController, sidecar_id: int) -> bool:
+        return sidecar_id not in fleet_controller.members or sidecar_id not in fleet_controller.alive()
 
     async def drain_sidecar(self, sidecar_id: int, *, undo: bool, dry_run: bool) -> ChangeResult:
         if self._sidecar.fleet.alone:
@@ -38,7 +38,7 @@ class FleetService(SidecarViews):
                 raise SidecarNotFound(sidecar_id)
             raise IllegalState(f"sidecar {sidecar_id} is the only one: nobody could lead in its place")
         async with self._changing:
-            head = self._known(sidecar_id)
+            fleet_controller = self._known(sidecar_id)
             name = f"sidecar {sidecar_id}"
             if undo:
                 await self._mark(sidecar_id, draining=False, dry_run=dry_run)
@@ -46,14 +46,14 @@ class FleetService(SidecarViews):
                     dry_run=dry_run,
                     actions=[Action(action="end draining", resource=name, detail="it may lead again")],
                 )
-            if self._is_away(head, sidecar_id):
+            if self._is_away(fleet_controller, sidecar_id):
                 raise IllegalState(
                     f"{name} is away: the others lead what it led; if it is gone for good: linker sidecar leave "
                     f"{sidecar_id} --dead"
                 )
-            if not others_to_lead(head, self._sidecar.target.image, sidecar_id):
+            if not others_to_lead(fleet_controller, self._sidecar.target.image, sidecar_id):
                 raise IllegalState(
-                    f"no other sidecar could lead in the place of {name}: {self._others(head, sidecar_id)}"
+                    f"no other sidecar could lead in the place of {name}: {self._others(fleet_controller, sidecar_id)}"
                 )
             staying = self._staying(sidecar_id, leaving=False)
             await self._mark(sidecar_id, draining=True, dry_run=dry_run)
@@ -70,10 +70,10 @@ class FleetService(SidecarViews):
         if self._sidecar.fleet.alone:
             return await self._leave_alone(sidecar_id, dead=dead, dry_run=dry_run)
         async with self._changing:
-            head = self._known(sidecar_id)
+            fleet_controller = self._known(sidecar_id)
             name = f"sidecar {sidecar_id}"
-            away = self._is_away(head, sidecar_id)
-            heard = head.heard_ago(sidecar_id)
+            away = self._is_away(fleet_controller, sidecar_id)
+            heard = fleet_controller.heard_ago(sidecar_id)
             if dead and not away:
                 raise IllegalState(
                     f"{name} is not dead, it was heard of {heard or 0:.1f} s ago: leave out --dead"
@@ -83,11 +83,11 @@ class FleetService(SidecarViews):
                     f"{name} is away: start it, or, if it is gone for good, say --dead: its broker is unregistered then"
                 )
             staying = self._staying(sidecar_id, leaving=True)
-            if not others_to_lead(head, self._sidecar.target.image, sidecar_id):
+            if not others_to_lead(fleet_controller, self._sidecar.target.image, sidecar_id):
                 if staying:
                     raise IllegalState(
                         f"{name} leads or hosts {len(staying)} partitions and no other sidecar could: "
-                        f"{self._others(head, sidecar_id)}; promote or delete their mirrors first"
+                        f"{self._others(fleet_controller, sidecar_id)}; promote or delete their mirrors first"
                     )
                 self._refuse_while_promoting()
             await self._mark(sidecar_id, leaving=True, dry_run=dry_run)
@@ -108,11 +108,11 @@ class FleetService(SidecarViews):
             )
         return ChangeResult(dry_run=dry_run, actions=actions, warnings=_stuck(staying), pending=not dry_run)
 
-    def _others(self, head: FleetController, sidecar_id: int) -> str:
+    def _others(self, fleet_controller: FleetController, sidecar_id: int) -> str:
         leading, in_isr = self._load_of_sidecars()
-        others = [b for b in self._ids(head) if b != sidecar_id]
+        others = [b for b in self._ids(fleet_controller) if b != sidecar_id]
         return (
-            ", ".join(f"{b} is {self._status_of(b, head, leading, in_isr).state}" for b in others)
+            ", ".join(f"{b} is {self._status_of(b, fleet_controller, leading, in_isr).state}" for b in others)
             or "it is the only one"
         )
 

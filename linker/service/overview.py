@@ -73,7 +73,7 @@ class Overview(FleetService):
                     lag=sum(known) if len(known) == len(lags) else None,
                     lag_ms=max(times, default=None),
                     forwarding=view.forwarding(runtime),
-                    traffic=traffic(runtime, self._sidecar.fleet.head),
+                    traffic=traffic(runtime, self._sidecar.fleet.fleet_controller),
                     groups=groups_status(self._image.link_groups(runtime.name), runtime.groups.manager),
                     validation=proved.link_validation(runtime),
                     held_readers=held_readers(runtime.router.hub, runtime.name),

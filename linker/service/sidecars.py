@@ -37,11 +37,11 @@ def _ms(seconds: float | None) -> int | None:
 class SidecarViews(ServiceBase):
     """The fleet as the link controller sees it; as any sidecar does, where it is the only one."""
 
-    def _head(self) -> FleetController:
-        head = self._sidecar.fleet.head
-        if head is None:
+    def _fleet_controller(self) -> FleetController:
+        fleet_controller = self._sidecar.fleet.fleet_controller
+        if fleet_controller is None:
             raise NoLinkController("this sidecar is not the link controller; try again in a few seconds")
-        return head
+        return fleet_controller
 
     def _heartbeat_age_ms(self) -> int | None:
         age = time.monotonic() - self._sidecar.target.registration.last_heartbeat
@@ -52,9 +52,9 @@ class SidecarViews(ServiceBase):
         target = self._sidecar.target
         leading, in_isr = self._load_of_sidecars()
         not_ready = self._sidecar.not_ready()
-        head = self._sidecar.fleet.head
-        if head is not None and not self._sidecar.fleet.alone:
-            return self._status_of(target.broker_id, head, leading, in_isr)
+        fleet_controller = self._sidecar.fleet.fleet_controller
+        if fleet_controller is not None and not self._sidecar.fleet.alone:
+            return self._status_of(target.broker_id, fleet_controller, leading, in_isr)
         return SidecarStatus(
             id=target.broker_id,
             state=SidecarState.STARTING
@@ -68,7 +68,7 @@ class SidecarViews(ServiceBase):
                 for listener in self._sidecar.broker.advertised
             ],
             rack=target.registration.rack,
-            controller=self._sidecar.controller.is_head,
+            controller=self._sidecar.controller.is_controller,
             leading_partitions=leading[target.broker_id],
             isr_partitions=in_isr[target.broker_id],
             last_heard_ms=0,
@@ -86,22 +86,22 @@ class SidecarViews(ServiceBase):
                 in_isr.update(partition.isr)
         return leading, in_isr
 
-    def _ids(self, head: FleetController) -> list[int]:
-        return sorted(self._image.identities.keys() | head.members.keys())
+    def _ids(self, fleet_controller: FleetController) -> list[int]:
+        return sorted(self._image.identities.keys() | fleet_controller.members.keys())
 
     def _status_of(
-        self, broker_id: int, head: FleetController, leading: Counter[int], in_isr: Counter[int]
+        self, broker_id: int, fleet_controller: FleetController, leading: Counter[int], in_isr: Counter[int]
     ) -> SidecarStatus:
         target = self._sidecar.target
         mine = broker_id == target.broker_id
-        member, identity = head.members.get(broker_id), self._image.identities.get(broker_id)
+        member, identity = fleet_controller.members.get(broker_id), self._image.identities.get(broker_id)
         broker = target.image.brokers.get(broker_id)
         said = None if member is None else member.said
         not_ready = self._sidecar.not_ready() if mine else None if said is None else said.not_ready
         draining, leaving = (identity.draining, identity.leaving) if identity is not None else (False, False)
-        heard = head.heard_ago(broker_id)
+        heard = fleet_controller.heard_ago(broker_id)
         reason = not_ready
-        if member is None or broker_id not in head.alive():
+        if member is None or broker_id not in fleet_controller.alive():
             state = SidecarState.AWAY
             reason = (
                 "not heard of since this link controller began"
@@ -133,7 +133,7 @@ class SidecarViews(ServiceBase):
             isr_partitions=in_isr[broker_id],
             draining=draining,
             leaving=leaving,
-            lease_ms=_ms(head.lease_left(broker_id)),
+            lease_ms=_ms(fleet_controller.lease_left(broker_id)),
             last_heard_ms=_ms(heard),
             heartbeat_age_ms=self._heartbeat_age_ms() if mine else _ms(age),
             reason=reason,
@@ -142,9 +142,12 @@ class SidecarViews(ServiceBase):
     async def list_sidecars(self) -> list[SidecarStatus]:
         if self._sidecar.fleet.alone:
             return [self._sidecar_status()]
-        head = self._head()
+        fleet_controller = self._fleet_controller()
         leading, in_isr = self._load_of_sidecars()
-        return [self._status_of(broker_id, head, leading, in_isr) for broker_id in self._ids(head)]
+        return [
+            self._status_of(broker_id, fleet_controller, leading, in_isr)
+            for broker_id in self._ids(fleet_controller)
+        ]
 
     async def describe_sidecar(self, sidecar_id: int) -> SidecarDescription:
         for one in await self.list_sidecars():
@@ -178,38 +181,38 @@ class SidecarViews(ServiceBase):
     def _fleet_status(self) -> FleetStatus | None:
         """None without others, or while another sidecar is the link controller."""
         fleet = self._sidecar.fleet
-        head = fleet.head
-        if fleet.alone or head is None:
+        fleet_controller = fleet.fleet_controller
+        if fleet.alone or fleet_controller is None:
             return None
-        ids, there = self._ids(head), head.alive() & head.members.keys()
+        ids, there = self._ids(fleet_controller), fleet_controller.alive() & fleet_controller.members.keys()
         balancer = self._sidecar.balancer()
         return FleetStatus(
             sidecars_alive=len(there),
             sidecars=len(ids),
             controller=self._sidecar.target.broker_id,
-            controller_epoch=head.controller.controller_epoch,
+            controller_epoch=fleet_controller.controller.controller_epoch,
             moving_partitions=0 if balancer is None else len(balancer.moving),
             trouble=0 if balancer is None else len(balancer.trouble),
-            draining=sorted(head.draining()),
+            draining=sorted(fleet_controller.draining()),
             away=[broker_id for broker_id in ids if broker_id not in there],
         )
 
     async def describe_controller(self) -> ControllerDescription:
-        head = self._head()
+        fleet_controller = self._fleet_controller()
         fleet, config = self._sidecar.fleet, self._sidecar.config
         balancer = self._sidecar.balancer()
         now = fleet.clock()
-        ids = self._ids(head)
-        connected = {member.holder for member in head.members.values()}
+        ids = self._ids(fleet_controller)
+        connected = {member.holder for member in fleet_controller.members.values()}
         return ControllerDescription(
             id=self._sidecar.target.broker_id,
-            controller_epoch=head.controller.controller_epoch,
-            since=view.moment(wall_clock_ms() - int(head.reigning_for * 1000)),
+            controller_epoch=fleet_controller.controller.controller_epoch,
+            since=view.moment(wall_clock_ms() - int(fleet_controller.controller_for * 1000)),
             store=config.store.type,
             lease_ms=None if fleet.alone else _ms(fleet.settings.lease),
             control=fleet.candidate.control or None,
             admin=fleet.candidate.admin,
-            sidecars_alive=len(head.alive() & head.members.keys()),
+            sidecars_alive=len(fleet_controller.alive() & fleet_controller.members.keys()),
             sidecars=len(ids),
             members=[
                 FleetMember(
@@ -218,10 +221,10 @@ class SidecarViews(ServiceBase):
                     address="this sidecar" if member.local else member.channel.peer,
                     version=member.hello.version,
                     connected_ms=int(max(0.0, now - member.connected_at) * 1000),
-                    last_heard_ms=_ms(head.heard_ago(broker_id)) or 0,
-                    lease_ms=_ms(head.lease_left(broker_id)),
+                    last_heard_ms=_ms(fleet_controller.heard_ago(broker_id)) or 0,
+                    lease_ms=_ms(fleet_controller.lease_left(broker_id)),
                 )
-                for broker_id, member in sorted(head.members.items())
+                for broker_id, member in sorted(fleet_controller.members.items())
             ],
             # One that is alone has no others to wait for, and its own lease does not end.
             away=[]
@@ -230,9 +233,9 @@ class SidecarViews(ServiceBase):
                 LeaseHolder(
                     id=holder.broker_id,
                     session=holder.session,
-                    lease_ms=int(max(0.0, head.leases.until(holder) - now) * 1000),
+                    lease_ms=int(max(0.0, fleet_controller.leases.until(holder) - now) * 1000),
                 )
-                for holder in head.leases.may_hold(now)
+                for holder in fleet_controller.leases.may_hold(now)
                 if holder not in connected
             ],
             moving=[]
@@ -252,7 +255,7 @@ class SidecarViews(ServiceBase):
                     partitions=len(command.partitions),
                     sidecars=silent,
                 )
-                for command, silent in head.commands.waiting()
+                for command, silent in fleet_controller.commands.waiting()
                 if silent
             ],
         )

@@ -111,7 +111,7 @@ class Caller:
         """The next message of this kind; others are skipped."""
         async with asyncio.timeout(timeout):
             while True:
-                message = m.from_head(await self.channel.receive())
+                message = m.from_controller(await self.channel.receive())
                 if isinstance(message, kind):
                     return message
 
@@ -123,14 +123,14 @@ class Caller:
         self.say(m.Renew(n=n))
         return await self.hear(m.Renewed)
 
-    async def heard(self) -> list[m.FromHead]:
+    async def heard(self) -> list[m.FromController]:
         """Everything that has come, after whatever is under way had its turn."""
         await asyncio.sleep(0.01)
-        found: list[m.FromHead] = []
+        found: list[m.FromController] = []
         with contextlib.suppress(TimeoutError, ChannelClosed):
             async with asyncio.timeout(0.01):
                 while True:
-                    found.append(m.from_head(await self.channel.receive()))
+                    found.append(m.from_controller(await self.channel.receive()))
         return found
 
     async def over(self, timeout: float = 3.0) -> None:
@@ -192,7 +192,7 @@ class Sidecar:
         ours, self.head = pair("sidecar", "head")
         self.session = asyncio.create_task(self.member.session(ours, local=local))
 
-    def say(self, message: m.FromHead) -> None:
+    def say(self, message: m.FromController) -> None:
         self.head.send(m.encode(message))
 
     async def hear(self, kind: type[T], timeout: float = 3.0) -> T:

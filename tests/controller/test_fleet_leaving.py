@@ -96,7 +96,7 @@ def test_the_seat_is_handed_over_and_not_taken_back() -> None:
             assert old.leased, "it goes on as a member"
             # The next one dies: the third takes over, although the one that leaves could.
             await new.stop()
-            new.runner.head = None
+            new.runner.fleet_controller = None
             fleet.server.give(None)
             await asyncio.sleep(3)
             assert fleet.head not in (old, new)
@@ -115,7 +115,7 @@ def test_a_seat_that_could_not_be_given_back_is_given_back_later() -> None:
             old.runner.resign("it leaves")
             await asyncio.sleep(SETTINGS.store_timeout + 1)
             seat = old.store.seat
-            assert old.runner.head is None
+            assert old.runner.fleet_controller is None
             assert seat is not None and seat.holder.broker_id == old.broker_id
             old.store.away = False
             await asyncio.sleep(3)
@@ -134,7 +134,7 @@ def test_a_fleet_without_others_needs_the_one_that_leaves() -> None:
             old.runner.stand_aside = lambda: True
             old.runner.resign("it leaves")
             await asyncio.sleep(5)
-            assert old.runner.head is None
+            assert old.runner.fleet_controller is None
             await asyncio.sleep(8)
             assert fleet.head is old
 

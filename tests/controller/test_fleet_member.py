@@ -11,7 +11,7 @@ from controller.errors import NotFound, NotTheLeader
 from controller.errors import Refused as RefusedChange
 from fleet import messages as m
 from fleet.channel import ChannelClosed
-from fleet.member import JoinRefused, StaleHead
+from fleet.member import JoinRefused, StaleController
 from fleet.progress import CopyReport, FollowerReport, decode_copies
 from tests.controller.fleet_kit import LINK, SETTINGS, TP, Ports, Sidecar, command, now
 from tests.controller.fleet_kit import welcome as welcome_message
@@ -108,7 +108,7 @@ def test_a_stale_head_is_left_at_once(kind: str) -> None:
                 "command": command("unfence", epoch=4),
             }[kind]
             sidecar.say(stale)
-        assert isinstance(await sidecar.ended(), StaleHead)
+        assert isinstance(await sidecar.ended(), StaleController)
         assert sidecar.member.lease.until == lease
         assert "unfence" not in sidecar.ports.done
         assert sidecar.shared.controller_epoch == 5

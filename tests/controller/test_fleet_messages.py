@@ -41,8 +41,8 @@ def test_there_and_back_from_a_member(message: m.FromMember) -> None:
 
 
 @pytest.mark.parametrize("message", FROM_HEAD, ids=lambda x: str(x.type))
-def test_there_and_back_from_a_head(message: m.FromHead) -> None:
-    assert m.from_head(json.loads(json.dumps(m.encode(message)))) == message
+def test_there_and_back_from_a_head(message: m.FromController) -> None:
+    assert m.from_controller(json.loads(json.dumps(m.encode(message)))) == message
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ fields = st.sampled_from(
 @settings(max_examples=50)
 @given(st.builds(lambda kind, rest: rest | {"type": kind}, kinds, st.dictionaries(fields, json_values)))
 def test_any_json_is_a_message_or_bad(raw: dict[str, object]) -> None:
-    for read in (m.from_member, m.from_head):
+    for read in (m.from_member, m.from_controller):
         try:
             message = read(raw)  # type: ignore[operator]
         except m.BadMessage:

@@ -125,7 +125,7 @@ class Sidecar:
             SETTINGS,
             now,
             connect=self._connect,
-            reign=self._reign,
+            duties=self._duties,
         )
         self.task: asyncio.Task[None] | None = None
 
@@ -149,7 +149,7 @@ class Sidecar:
         return ours
 
     @contextlib.asynccontextmanager
-    async def _reign(self, head: FleetController) -> AsyncIterator[None]:
+    async def _duties(self, head: FleetController) -> AsyncIterator[None]:
         self.ruling += 1
         try:
             yield
@@ -172,12 +172,12 @@ class Fleet:
 
     @property
     def head(self) -> Sidecar:
-        (found,) = [s for s in self.sidecars.values() if s.runner.head is not None]
+        (found,) = [s for s in self.sidecars.values() if s.runner.fleet_controller is not None]
         return found
 
     @property
     def others(self) -> list[Sidecar]:
-        return [s for s in self.sidecars.values() if s.runner.head is None]
+        return [s for s in self.sidecars.values() if s.runner.fleet_controller is None]
 
 
 @contextlib.asynccontextmanager
@@ -212,7 +212,7 @@ def test_the_head_dies() -> None:
         async with fleet_of_three() as fleet:
             old = fleet.head
             await old.stop()
-            old.runner.head = None
+            old.runner.fleet_controller = None
             died = now()
             fleet.server.give(None)
             await asyncio.sleep(2)
@@ -221,8 +221,8 @@ def test_the_head_dies() -> None:
             assert all(s.leased for s in fleet.others if s is not old)
             assert all(s.member.highest_epoch == 2 for s in (new, *[s for s in fleet.others if s is not old]))
             # What the dead one's lease may cover is waited for.
-            assert new.runner.head is not None
-            await new.runner.head.commands.fence(LINK, [TP], timeout=30)
+            assert new.runner.fleet_controller is not None
+            await new.runner.fleet_controller.commands.fence(LINK, [TP], timeout=30)
             assert now() >= died + SETTINGS.lease - SETTINGS.renew_interval
 
     run_virtual(main())
@@ -258,7 +258,7 @@ def test_a_head_that_stands_still_keeps_nobody_from_the_next() -> None:
             fleet.silent = {old.broker_id}
             old.store.away = True  # it gives nothing back
             await old.stop()
-            old.runner.head = None
+            old.runner.fleet_controller = None
             for sidecar in fleet.others:
                 if sidecar is not old:
                     sidecar.channels[-1].close("reset")
@@ -266,8 +266,8 @@ def test_a_head_that_stands_still_keeps_nobody_from_the_next() -> None:
             fleet.server.give(None)
             await asyncio.sleep(1)
             new = fleet.head
-            assert new.runner.head is not None
-            assert set(new.runner.head.members) == set(fleet.sidecars) - {old.broker_id}
+            assert new.runner.fleet_controller is not None
+            assert set(new.runner.fleet_controller.members) == set(fleet.sidecars) - {old.broker_id}
 
     run_virtual(main())
 
@@ -281,7 +281,7 @@ def test_a_zombie_head_that_lost_the_store_but_not_its_members() -> None:
             assert all(s.member.connected_to for s in fleet.sidecars.values())
             fleet.server.give(None)  # its session with the store is over, and it does not know
             await asyncio.sleep(2)
-            heads = [s for s in fleet.sidecars.values() if s.runner.head is not None]
+            heads = [s for s in fleet.sidecars.values() if s.runner.fleet_controller is not None]
             assert len(heads) == 2
             new = next(s for s in heads if s is not old)
             for sidecar in fleet.sidecars.values():
@@ -311,7 +311,7 @@ def test_the_store_is_away_then_back() -> None:
             assert all(s.leased for s in fleet.sidecars.values())
             await asyncio.sleep(1)
             assert not any(s.leased for s in fleet.sidecars.values())
-            assert fleet.head.runner.head is not None
+            assert fleet.head.runner.fleet_controller is not None
             for sidecar in fleet.sidecars.values():
                 sidecar.store.away = False
             await asyncio.sleep(1.5)

@@ -179,8 +179,8 @@ def test_roles() -> None:
         shared.seat = Seat(holder=Candidate(broker_id=7, admin="h:1"), epoch=3)
         with pytest.raises(NotTheController, match=r"sidecar 7 .*h:1"):
             await shared.create_link("x", "c", {})
-        shared.become_head(controller)
-        assert shared.loaded and shared.is_head
+        shared.become_controller(controller)
+        assert shared.loaded and shared.is_controller
         await shared.create_link("x", "c", {})
         assert told == [0, 1]
         assert "x" in shared.image.links
@@ -188,9 +188,9 @@ def test_roles() -> None:
         shared.welcomed(welcome(9))
         shared.apply(m.Delta(controller_epoch=9, seq=1, reset=True))
         assert "x" in shared.image.links
-        shared.lose_head()
+        shared.cease_controller()
         assert told == [0, 1, 0]
-        assert "x" in shared.image.links and not shared.is_head
+        assert "x" in shared.image.links and not shared.is_controller
         await controller.create_link("late", "c", {})
         assert told == [0, 1, 0]  # not ours any more
         shared.welcomed(welcome(10))

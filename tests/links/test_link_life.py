@@ -69,7 +69,7 @@ async def a_sidecar(files: Path | None = None, **links: dict[str, str]) -> Async
     head = FleetController(
         controller, store, FleetSettings(), time.monotonic, endless_leases=True, cluster_id=lambda: "target"
     )
-    fleet: Any = SimpleNamespace(head=head)
+    fleet: Any = SimpleNamespace(fleet_controller=head)
     sidecar.fleet = fleet
     metadata = SimpleNamespace(subscribe=lambda callback: lambda: None)
     target: Any = SimpleNamespace(
@@ -210,17 +210,17 @@ async def test_a_bug_in_one_link_ends_neither_the_others_nor_itself(monkeypatch:
 
 
 async def test_a_promote_that_was_written_down_too_late_is_left_to_the_next_link_controller() -> None:
-    """Begun here it would outlive the reign, and the next reign of this sidecar would not begin."""
+    """Begun here it would outlive the term, and the next term of this sidecar would not begin."""
     async with FakeCluster(1, cluster_id="east") as east, a_sidecar(east=properties(east)) as sidecar:
         await until_available(sidecar, "east")
         link = sidecar.links["east"]
-        await link.end_reign()
+        await link.end_duties()
         job: Any = SimpleNamespace(id=1, topics=[])
         with pytest.raises(NotTheController):
             link.start_promote(job, PromoteSettings())
-        assert not link._reign.tasks
-        link.begin_reign()
-        assert link._reign.tasks
+        assert not link._duties.tasks
+        link.begin_duties()
+        assert link._duties.tasks
 
 
 async def test_the_router_is_told_the_source_until_a_stopped_link_is_gone() -> None:
@@ -398,9 +398,9 @@ async def test_options_of_groups_are_followed_while_the_link_runs() -> None:
         assert not manager.settings.rules.takes("g")
         assert manager.settings.sync_interval == 0.5
         # What came while this sidecar was not the link controller counts too.
-        await runtime.end_reign()
+        await runtime.end_duties()
         await sidecar.controller.update_link("east", None, {"groups_include": "y"})
-        runtime.begin_reign()
+        runtime.begin_duties()
         await until(lambda: runtime.groups.manager is not None)
         manager = runtime.groups.manager
         assert manager is not None

@@ -238,7 +238,7 @@ async def test_what_is_begun_while_the_last_run_is_settled_is_run_and_not_settle
 
 
 async def test_what_has_ended_before_its_turn_is_not_run(stage: Stage) -> None:
-    """Written down in the last moment of a reign, and settled by the next one, before anybody here heard of it."""
+    """Written down in the last moment of a term, and settled by the next one, before anybody here heard of it."""
     job = await stage.controller.begin_promote("east")
     await stage.runtime.promotes.settle()
     assert stage.controller.image.jobs["east", job.id].status is JobStatus.ABANDONED

@@ -144,7 +144,7 @@ class Scene:
             self.controller,
             frozenset,
             margin=margin,
-            is_head=lambda: head,
+            is_controller=lambda: head,
             clock=lambda: self.now,
         )
 

@@ -49,7 +49,7 @@ class Stage:
         self.may_end = asyncio.Event()
         self.made: list[Runtime] = []
         self.wanted: dict[str, Link] = {}
-        controller: Any = SimpleNamespace(is_head=False, image=SimpleNamespace(links=self.wanted))
+        controller: Any = SimpleNamespace(is_controller=False, image=SimpleNamespace(links=self.wanted))
         self.links = RunningLinks(self._make, lambda: controller)
 
     def _make(self, link: Link) -> Any:

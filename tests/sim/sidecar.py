@@ -227,7 +227,7 @@ class Sidecar:
             SETTINGS,
             self.process.clock,
             connect=self._connect,
-            reign=self._reign,
+            duties=self._duties,
             cluster_id=lambda: "cluster",
         )
         #: What followers of ours asked for last, by partition and leader epoch.
@@ -322,7 +322,7 @@ class Sidecar:
     # While it is the head.
 
     @contextlib.asynccontextmanager
-    async def _reign(self, head: FleetController) -> AsyncIterator[None]:
+    async def _duties(self, head: FleetController) -> AsyncIterator[None]:
         self.world.note(f"{self.process.name}: head with epoch {head.controller.controller_epoch}")
         works = [self._balance(head), self._promotes(head)]
         tasks = [self.process.spawn(self._noticed(work)) for work in works]

@@ -330,7 +330,7 @@ class Faults:
 
 def unsettled(world: World, since: float) -> str | None:
     """What is not as it should be once nothing goes wrong any more."""
-    heads = [s for s in world.sidecars.values() if s.runner.head is not None]
+    heads = [s for s in world.sidecars.values() if s.runner.fleet_controller is not None]
     if len(heads) != 1:
         return f"heads: {[s.broker_id for s in heads]}"
     image = heads[0].shared.image

@@ -14,16 +14,16 @@ log = logging.getLogger(__name__)
 
 
 class ControllerTasks:
-    """Of one link. They are begun in a reign, one after the other (`rule`), and end with it."""
+    """Of one link. They are begun in a duties, one after the other (`rule`), and end with it."""
 
     def __init__(self, link: str) -> None:
         self._link = link
-        #: This sidecar is the head, and the link runs.
-        self.reigning = False
+        #: This sidecar is the link controller, and the link runs.
+        self.on_duty = False
         self.tasks: set[asyncio.Task[None]] = set()
 
     def begin(self) -> None:
-        self.reigning = True
+        self.on_duty = True
 
     def rule(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         """One of its tasks. An error ends that task alone."""
@@ -39,7 +39,7 @@ class ControllerTasks:
         return task
 
     async def end(self) -> None:
-        self.reigning = False
+        self.on_duty = False
         tasks = set(self.tasks)
         for task in tasks:
             task.cancel()

@@ -27,7 +27,7 @@ _NAMED_TIMEOUT: Final = 0.15  # beyond that a client's own retries do better
 
 
 class ControllerDuties:
-    """One sidecar's tasks as link controller; `async with reign(head):` is one term."""
+    """One sidecar's tasks as link controller; `async with duties(fleet_controller):` is one term."""
 
     def __init__(self, links: RunningLinks, alone: Callable[[], bool]) -> None:
         self._links = links
@@ -48,16 +48,16 @@ class ControllerDuties:
         self._registered.set()
 
     @contextlib.asynccontextmanager
-    async def __call__(self, head: FleetController) -> AsyncIterator[None]:
+    async def __call__(self, fleet_controller: FleetController) -> AsyncIterator[None]:
         links = self._links
         for runtime in links.values():
-            runtime.begin_reign()
+            runtime.begin_duties()
         deciding = (
             []
             if self._alone()
             else [
-                asyncio.create_task(self._balance(head), name="balancer"),
-                asyncio.create_task(self._see_off(head), name="departures"),
+                asyncio.create_task(self._balance(fleet_controller), name="balancer"),
+                asyncio.create_task(self._see_off(fleet_controller), name="departures"),
             ]
         )
         try:
@@ -66,18 +66,22 @@ class ControllerDuties:
             for task in deciding:
                 task.cancel()
             await asyncio.gather(*deciding, return_exceptions=True)
-            await asyncio.gather(*(runtime.end_reign() for runtime in links.values()))
+            await asyncio.gather(*(runtime.end_duties() for runtime in links.values()))
 
     async def settle_moves(self) -> None:
         """Before a promote: finish the change of leader that is under way."""
         if self.balancer is not None:
             await self.balancer.settled()
 
-    async def _balance(self, head: FleetController) -> None:
+    async def _balance(self, fleet_controller: FleetController) -> None:
         """Balance leadership over the link brokers, from the moment this sidecar is one of them."""
         sidecar = await self._when_registered()
         ports = FleetLeadership(
-            head, sidecar.target, sidecar.links, sidecar.link_brokers, known=partial(_wait_named, sidecar)
+            fleet_controller,
+            sidecar.target,
+            sidecar.links,
+            sidecar.link_brokers,
+            known=partial(_wait_named, sidecar),
         )
         try:
             while True:
@@ -93,10 +97,10 @@ class ControllerDuties:
             self.balancer = None
             ports.close()
 
-    async def _see_off(self, head: FleetController) -> None:
+    async def _see_off(self, fleet_controller: FleetController) -> None:
         """Remove sidecars that leave the fleet."""
         sidecar = await self._when_registered()
-        self.departures = Departures(head, sidecar.target, sidecar.fleet.runner.resign)
+        self.departures = Departures(fleet_controller, sidecar.target, sidecar.fleet.runner.resign)
         while True:
             try:
                 await self.departures.task.run()
