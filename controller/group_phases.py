@@ -3,6 +3,9 @@
     DISCOVERED -> GATED -> DRAINING -> FINAL_SYNC -> OPENING -> PROMOTED -> DEMOTING -> DEMOTED -> DISCOVERED
         ^           ^----------+------------+                       ^----------+
         +--- REFUSED, FAILED (looked at again with each discovery)
+                |
+                +--- DRAINING -> FINAL_SYNC -> OPENING -> PROMOTED: a group of a kind that no gate holds. It rests REFUSED,
+                     and goes back there when its promote is given up
 
 While a group is GATED, DRAINING or in FINAL_SYNC its gate is closed on the target: clients wait there and read nothing, so
 each of these phases may go back to GATED. OPENING is written, with the offsets that will be published, before the gate is
@@ -35,13 +38,13 @@ _P = GroupPhase
 GROUP_TRANSITIONS: dict[GroupPhase, frozenset[GroupPhase]] = {
     _P.DISCOVERED: frozenset({_P.GATED, _P.REFUSED, _P.FAILED}),
     _P.GATED: frozenset({_P.DISCOVERED, _P.DRAINING, _P.REFUSED, _P.FAILED}),
-    _P.DRAINING: frozenset({_P.FINAL_SYNC, _P.GATED, _P.FAILED}),
-    _P.FINAL_SYNC: frozenset({_P.OPENING, _P.GATED, _P.FAILED}),
+    _P.DRAINING: frozenset({_P.FINAL_SYNC, _P.GATED, _P.REFUSED, _P.FAILED}),
+    _P.FINAL_SYNC: frozenset({_P.OPENING, _P.GATED, _P.REFUSED, _P.FAILED}),
     _P.OPENING: frozenset({_P.PROMOTED}),
     _P.PROMOTED: frozenset({_P.DEMOTING}),
     _P.DEMOTING: frozenset({_P.DEMOTED, _P.PROMOTED}),
     _P.DEMOTED: frozenset({_P.DISCOVERED}),
-    _P.REFUSED: frozenset({_P.DISCOVERED, _P.PROMOTED}),
+    _P.REFUSED: frozenset({_P.DISCOVERED, _P.DRAINING, _P.PROMOTED}),
     _P.FAILED: frozenset({_P.DISCOVERED, _P.PROMOTED}),
 }
 

@@ -218,8 +218,8 @@ class GroupProtocol(StrEnum):
 
     CLASSIC = "classic"
     CONSUMER = "consumer"  # KIP-848
-    STREAMS = "streams"  # KIP-1071; listed, never held
-    SHARE = "share"  # KIP-932; listed, never held
+    STREAMS = "streams"  # KIP-1071; never held, its offsets are brought over by a promote
+    SHARE = "share"  # KIP-932; the same with its start offsets
 
 
 class GroupPolicy(StrEnum):

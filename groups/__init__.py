@@ -17,10 +17,12 @@
 - `members`: subscriptions of classic members, decoded from DescribeGroups; whether the coordinator could decode them
   too
 - `offset_sync`: committed offsets, read at the source in rounds and committed on the target through the gates
-- `other_kinds`: topics that streams groups (KIP-1071) and share groups (KIP-932) read
+- `other_kinds`: streams groups (KIP-1071) and share groups (KIP-932): members, topics, offsets, configs
 - `settings`: the link's options about groups
+- `share_offsets`: start offsets of share groups: read, and set for a group without members
 - `source_patience`: a silent source during a promote: for how long it is asked, and which offsets count instead
 - `target_checks`: steps that depend on the members on the target: another gate, a retry, a promote by policy
 - `tools`: shared parts of one link's groups: both clusters' coordinators, the group book, the maker of gates
+- `unheld_steps`: the promote of a group that no gate holds
 - `views`: groups as the brokers describe them, built from the answers that `group_reader` fetches
 """

@@ -79,13 +79,25 @@ async def look(
         seen.views[name] = view
         seen.found[name] = FoundGroup(name, view.protocol, frozenset(topics), view.assignors, view.malformed)
     if others:
-        topics_of, unread_kinds = await other_kinds.topics_of(source, others, timeout=_TIMEOUT)
-        seen.trouble.update(unread_kinds)
-        for name, one in others.items():
-            if one.protocol is not None and name in topics_of:
-                seen.found[name] = FoundGroup(name, one.protocol, topics_of[name])
+        await _add_others(seen, source, others)
     _as_before(seen, book)
     return seen
+
+
+async def _add_others(seen: Look, source: GroupReader, others: Mapping[str, ListedGroup]) -> None:
+    """A group that was deleted, or made again as another kind, since it was listed is left to the next look."""
+    answer = await other_kinds.read_by(source, others, timeout=_TIMEOUT)
+    for name, one in others.items():
+        view, topics = answer.views.get(name), answer.topics(name)
+        if name in answer.failed:
+            seen.trouble[name] = answer.failed[name]
+        elif view is None or view.protocol is not one.protocol:
+            continue
+        else:
+            seen.views[name] = view
+            seen.offsets[name] = answer.offsets.get(name, {})
+        if one.protocol is not None and (topics or name in seen.views):
+            seen.found[name] = FoundGroup(name, one.protocol, topics)
 
 
 def known(book: GroupBook) -> Look:

@@ -174,9 +174,12 @@ async def read_by(
     }
     members = {name: len(views[name].members) if name in views else 0 for name in topics}
     if others:
-        found, more = await other_kinds.topics_of(source, others, timeout=timeout)
-        topics.update(found)
-        failed.update(more)
+        answer = await other_kinds.read_by(source, others, timeout=timeout)
+        for name in others:
+            if name not in answer.failed or answer.topics(name):
+                topics[name] = answer.topics(name)
+                members[name] = len(answer.views[name].members) if name in answer.views else 0
+        failed.update((name, why) for name, why in answer.failed.items() if name not in topics)
     return topics, members, failed
 
 

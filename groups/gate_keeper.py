@@ -13,7 +13,8 @@ from contextlib import asynccontextmanager
 from controller.group_phases import HELD_GROUPS, GroupPhase
 from controller.groups import GateStage
 from controller.judge.group_offsets import Committed, Offsets, behind_by, to_commit, wanted_offsets
-from controller.state import MirrorGroup
+from controller.state import GroupProtocol, MirrorGroup
+from groups import share_offsets
 from groups.gates import NO_OFFSET, CommitFailed, Gate, GateLost, GroupActive, LostReason, OffsetAndMetadata
 from groups.group_book import GroupBook
 from groups.group_reader import GroupReader
@@ -21,6 +22,7 @@ from groups.group_run import GroupRun, some, who
 from groups.left_out import NOT_ON_TARGET
 from groups.tools import Tools
 from groups.views import GroupView
+from groups.views import Offsets as GroupOffsets
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 from wire.shown_id import shown_id
@@ -301,7 +303,7 @@ class GateKeeper(GroupRun):
         """Raises Unstable, and LinkerError if the source does not answer."""
         what = f"the offsets of group {shown_id(self.name)} cannot be read at the source"
         async with _in_time(what):
-            answer = await self._tools.source.offsets([self.name], timeout=CALL_TIMEOUT, stable=stable)
+            answer = await self._read(self._tools.source, stable=stable)
         if self.name in answer.failed:
             raise LinkerError(f"{what}: {answer.failed[self.name]}")
         if self.name in answer.unstable:
@@ -310,13 +312,23 @@ class GateKeeper(GroupRun):
         return answer.found[self.name]
 
     async def read_target(self) -> dict[TopicPartition, Committed]:
-        answer = await self._tools.target.offsets([self.name], timeout=CALL_TIMEOUT)
+        answer = await self._read(self._tools.target)
         if self.name in answer.failed:
             raise LinkerError(
                 f"the offsets of group {shown_id(self.name)} cannot be read on the target: {answer.failed[self.name]}"
             )
         self.target = dict(answer.found[self.name])
         return self.target
+
+    async def _read(self, reader: GroupReader, *, stable: bool = False) -> GroupOffsets:
+        """Committed offsets; of a share group its start offsets, which are in no transaction."""
+        group = self._book.get(self.name)
+        if group is None or group.protocol is not GroupProtocol.SHARE:
+            return await reader.offsets([self.name], timeout=CALL_TIMEOUT, stable=stable)
+        answer = await share_offsets.read(reader, [self.name], timeout=CALL_TIMEOUT)
+        if reader is self._tools.source:
+            self.share_lag = answer.lag.get(self.name, {})
+        return answer
 
     async def look(self, reader: GroupReader) -> GroupView:
         """Describe the group at one of the clusters."""

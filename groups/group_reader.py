@@ -15,7 +15,17 @@ from controller.judge.group_offsets import Committed
 from groups.gates import OffsetAndMetadata
 from groups.gates.pieces import Piece, pieces, smaller
 from groups.gates.requests import by_topic, failed_partitions
-from groups.views import GroupView, ListedGroup, Listing, Offsets, classic_view, consumer_view, protocol_of
+from groups.views import (
+    GroupView,
+    ListedGroup,
+    Listing,
+    Offsets,
+    classic_view,
+    consumer_view,
+    protocol_of,
+    share_view,
+    streams_view,
+)
 from wire.client.cluster import Cluster
 from wire.client.connection import Connection
 from wire.client.coordinators import CoordinatorFinder, KeyType
@@ -27,6 +37,7 @@ from wire.frames.error_codes import (
     OFFSET_METADATA_TOO_LARGE,
     UNKNOWN_TOPIC_OR_PARTITION,
     UNSTABLE_OFFSET_COMMIT,
+    UNSUPPORTED_VERSION,
 )
 from wire.frames.types import TopicPartition
 from wire.shown_id import shown_id
@@ -35,6 +46,13 @@ from wire.together import together
 PURPOSE = "groups"
 _BATCH = 200  # groups in one request: some ten milliseconds of decoding
 _FIRST_BATCHED_OFFSETS = 8  # OffsetFetch: several groups
+#: KIP-848, KIP-1071, KIP-932: each api knows the groups of its own kind only.
+_NEWER_KINDS: tuple[tuple[str, Callable[[Any], GroupView]], ...] = (
+    ("consumer_group_describe", consumer_view),
+    ("streams_group_describe", streams_view),
+    ("share_group_describe", share_view),
+)
+_NOT_OF_THIS_KIND = frozenset({GROUP_ID_NOT_FOUND, UNSUPPORTED_VERSION})  # 35: the kind is switched off there
 
 
 class GroupReader:
@@ -104,40 +122,38 @@ class GroupReader:
         failed: dict[str, str],
         timeout: float,
     ) -> None:
-        # A consumer group is GROUP_ID_NOT_FOUND (69) to DescribeGroups, or Dead to one that is too old to say so.
+        # A group of a newer kind is GROUP_ID_NOT_FOUND (69) to DescribeGroups, or Dead to one that is too old to say so.
         answer = await self.cluster.call(
             "describe_groups", {"groups": list(names)}, node_id=node, timeout=timeout, purpose=PURPOSE
         )
-        maybe_consumer = []
+        missing = []
         for one in answer.groups:
             code = int(one.error_code)
             if code == GROUP_ID_NOT_FOUND or (not code and one.group_state == "Dead"):
-                maybe_consumer.append(one.group_id)
+                missing.append(one.group_id)
             elif code:
-                self._failed(one.group_id, code, failed)
+                self.note_failure(one.group_id, code, failed)
             else:
                 views[one.group_id] = classic_view(one)
-        if not maybe_consumer:
-            return
-        try:
-            answer = await self.cluster.call(
-                "consumer_group_describe",
-                {"group_ids": maybe_consumer},
-                node_id=node,
-                timeout=timeout,
-                purpose=PURPOSE,
-            )
-        except UnsupportedApi:
-            views.update((name, GroupView(name)) for name in maybe_consumer)
-            return
-        for one in answer.groups:
-            code = int(one.error_code)
-            if code == GROUP_ID_NOT_FOUND:
-                views[one.group_id] = GroupView(one.group_id)
-            elif code:
-                self._failed(one.group_id, code, failed)
-            else:
-                views[one.group_id] = consumer_view(one)
+        for api, view in _NEWER_KINDS:
+            if not missing:
+                return
+            try:
+                answer = await self.cluster.call(
+                    api, {"group_ids": missing}, node_id=node, timeout=timeout, purpose=PURPOSE
+                )
+            except UnsupportedApi:
+                continue
+            missing = []
+            for one in answer.groups:
+                code = int(one.error_code)
+                if code in _NOT_OF_THIS_KIND:
+                    missing.append(one.group_id)
+                elif code:
+                    self.note_failure(one.group_id, code, failed)
+                else:
+                    views[one.group_id] = view(one)
+        views.update((name, GroupView(name)) for name in missing)
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 
@@ -187,7 +203,7 @@ class GroupReader:
             into.found[name] = {}
             return
         if code:
-            self._failed(name, code, into.failed)
+            self.note_failure(name, code, into.failed)
             return
         found: dict[TopicPartition, Committed] = {}
         for topic in answer.topics:
@@ -236,7 +252,7 @@ class GroupReader:
                     refused[tp] = code
             left[:0] = [bare] if bare else []
         for tp, code in sorted(refused.items()):
-            self._failed(name, code, {})
+            self.note_failure(name, code, {})
             raise LinkerError(
                 f"group {shown_id(name)}: {tp.topic}-{tp.partition} was not committed: {error_name(code)}"
             )
@@ -244,7 +260,7 @@ class GroupReader:
 
     # --- coordinators ------------------------------------------------------------------------------------------------
 
-    def _failed(self, name: str, code: int, failed: dict[str, str]) -> None:
+    def note_failure(self, name: str, code: int, failed: dict[str, str]) -> None:
         failed[name] = error_name(code)
         if passing(NodeKind.COORDINATOR, code):
             self._finder.forget(KeyType.GROUP, name)

@@ -29,6 +29,7 @@ class GroupRun:
     target: dict[TopicPartition, Committed] | None = None  # as far as we know; None: to be read
     wanted: Mapping[TopicPartition, Committed] = field(default_factory=dict)
     left_out: LeftOut = field(default_factory=LeftOut)
+    share_lag: Mapping[TopicPartition, int] = field(default_factory=dict)  # at the source, of a share group
     synced_at: float | None = None  # monotonic: the target has what the source had then
     source_view: GroupView | None = None
     gone: bool = False  # the source does not have the group any more

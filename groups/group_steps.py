@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from controller.decide import groups
+from controller.decide.unheld_groups import refusal
 from controller.group_phases import GroupPhase
 from controller.groups import GateStage
 from controller.judge.group_offsets import (
@@ -116,7 +117,7 @@ class GroupSteps:
 
     async def _gate(self, group: MirrorGroup) -> None:
         """DISCOVERED -> GATED, or REFUSED with the reason."""
-        reason = groups.refusal(self._book.image, group)
+        reason = refusal(self._book.image, group)
         if reason is None:
             try:
                 if not await self._keeper.hold(group):
@@ -223,33 +224,37 @@ class GroupSteps:
         last, reason = first, None
         if last is None:
             last, reason = self._source.newest(group, await self._keeper.read_target())
-        wanted = await self._wanted(group, last)
+        wanted = await self._commit_last(await self._wanted(group, last), force=force)
+        if wanted is None:
+            return
+        if not force and first is not None:
+            await self._wait_empty(group, self._tools.source, "source")
+            if await self._keeper.read_source(stable=True) != first:
+                return  # it had members once more: again
+        if (without := self._keeper.left_out.said(last)) is not None:
+            reason = joined(reason, without)
+        await self._book.step(self._name, GroupPhase.OPENING, offsets=group_offsets(wanted), reason=reason)
+        self._began_here = True
+
+    async def _commit_last(self, wanted: Offsets, *, force: bool) -> Offsets | None:
+        """Commit them through the gate, read them back, and return those that the target can have. None: again."""
         left_out = self._keeper.left_out
         try:
             await self._keeper.commit(wanted)
         except HeldUp as error:
             # Clients wait in it and the transaction alone holds them: opening publishes.
             log.warning("link %s: %s", self._book.link, error)
-            wanted = left_out.fitting(wanted)
+            return left_out.fitting(wanted)
         except CommitFailed as error:
             if not force or not left_out.give_up(error.codes):
                 raise
-            return  # all others are committed: again, without these
-        else:
-            wanted = left_out.fitting(wanted)
-            left = differences(wanted, await self._keeper.read_target())
-            if left:
-                raise LinkerError(
-                    f"group {shown_id(self._name)}: the target's offsets differ after the final sync: {some(left)}"
-                )
-        if not force and first is not None:
-            await self._wait_empty(group, self._tools.source, "source")
-            if await self._keeper.read_source(stable=True) != first:
-                return  # it had members once more: again
-        if (without := left_out.said(last)) is not None:
-            reason = joined(reason, without)
-        await self._book.step(self._name, GroupPhase.OPENING, offsets=group_offsets(wanted), reason=reason)
-        self._began_here = True
+            return None  # all others are committed: again, without these
+        wanted = left_out.fitting(wanted)
+        if left := differences(wanted, await self._keeper.read_target()):
+            raise LinkerError(
+                f"group {shown_id(self._name)}: the target's offsets differ after the final sync: {some(left)}"
+            )
+        return wanted
 
     async def _wanted(self, group: MirrorGroup, last: Offsets) -> dict[TopicPartition, Committed]:
         mirrored = [tp for tp in last if tp.topic in group.topics]
@@ -276,7 +281,7 @@ class GroupSteps:
                 await self._keeper.see_final(final)
             await self._promoted(group, reason)
             try:
-                await self._opening_check.confirm(final, began_at, reason)
+                await self._confirm(final, began_at, reason)
             except (LinkerError, TimeoutError) as error:
                 # It is open, so no step may be repeated.
                 log.warning(
@@ -285,6 +290,11 @@ class GroupSteps:
                 await self._opening_check.say(
                     reason, f"open; whether it runs on the target could not be seen: {error}"
                 )
+
+    async def _confirm(
+        self, final: Offsets, began_at: Mapping[TopicPartition, Mapping[str, int]], reason: str | None
+    ) -> None:
+        await self._opening_check.confirm(final, began_at, reason)
 
     async def _opened(self, final: Offsets) -> bool:
         """As GateKeeper.open. A partition that was deleted since the final sync fails the opening only once."""
@@ -390,7 +400,10 @@ class GroupSteps:
 
             await self._keeper.release(promoted_again, still=lambda now: now.phase is GroupPhase.DEMOTING)
             return
-        await self._book.step(self._name, GroupPhase.GATED, reason=f"promote given up: {reason}", move=None)
+        await self._rest_again(group, f"promote given up: {reason}")
+
+    async def _rest_again(self, _group: MirrorGroup, reason: str) -> None:
+        await self._book.step(self._name, GroupPhase.GATED, reason=reason, move=None)
 
 
 def lost_to(error: GroupActive, group: MirrorGroup) -> GateLost:

@@ -16,6 +16,7 @@ from typing import Any
 from controller.decide import groups as group_decisions
 from controller.group_phases import UNDER_WAY, GroupPhase
 from controller.groups import GateStage
+from controller.judge.group_gates import cannot_be_held
 from controller.state import MirrorGroup, Record
 from groups.discovery import Look, discover, known, look
 from groups.excluded import Excluded, ExcludedGroups
@@ -26,6 +27,8 @@ from groups.offset_sync import OffsetSync, SyncStats
 from groups.settings import DISCOVERY_INTERVAL, GroupSettings
 from groups.target_checks import READ_TIMEOUT, TargetChecks
 from groups.tools import Tools
+from groups.unheld_steps import UnheldSteps
+from groups.views import HELD
 from wire.errors import LinkerError
 from wire.periodic_task import PeriodicTask
 from wire.shown_id import shown_id
@@ -177,7 +180,10 @@ class GroupManager:
     def _tend(self, run: GateKeeper) -> None:
         if not self._running or (run.task is not None and not run.task.done()):
             return
-        run.task = self._spawn(GroupSteps(self._tools, run).tend(), f"group {shown_id(run.name)}")
+        group = self._tools.book.get(run.name)
+        held = group is None or cannot_be_held(group.protocol) is None
+        steps = (GroupSteps if held else UnheldSteps)(self._tools, run)
+        run.task = self._spawn(steps.tend(), f"group {shown_id(run.name)}")
 
     def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work, name=f"{self.link}: {what}")
@@ -258,7 +264,9 @@ class GroupManager:
         for name, run in self.runs.items():
             view = seen.views.get(name)
             run.gone = name in seen.gone
-            if run.source is None and name in seen.offsets:
+            if name in seen.offsets and (
+                run.source is None or (view is not None and view.protocol not in HELD)
+            ):
                 run.source = seen.offsets[name]
                 if run.gate is not None:
                     self.offsets.task.wake()  # taken over without offsets: it may read more partitions than the state names

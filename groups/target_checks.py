@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from controller.decide import groups as group_decisions
+from controller.decide.unheld_groups import refusal
 from controller.group_phases import GroupPhase
 from controller.groups import GateKind
 from controller.state import GroupPolicy
@@ -94,7 +95,7 @@ class TargetChecks:
             group, view = book.get(run.name), views.get(run.name)
             if group is None or view is None:
                 continue
-            if view.empty and group_decisions.refusal(book.image, group) is None:
+            if view.empty and refusal(book.image, group) is None:
                 run.target = None
                 await book.step(run.name, GroupPhase.DISCOVERED, reason=None)
 

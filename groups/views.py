@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from controller.judge.group_gates import cannot_be_held
 from controller.judge.group_offsets import Committed
 from controller.state import GroupProtocol
 from groups.gates import GroupMember
@@ -15,7 +17,7 @@ from wire.frames.types import TopicPartition
 # A group that has commits but never had members has no protocol type; Connect's workers are "connect".
 CONSUMERS = frozenset({"consumer", ""})
 #: Kinds of groups that a gate holds.
-HELD = frozenset({GroupProtocol.CLASSIC, GroupProtocol.CONSUMER})
+HELD = frozenset(kind for kind in GroupProtocol if cannot_be_held(kind) is None)
 _EMPTY_STATES = frozenset({"Empty", "Dead", ""})
 
 
@@ -89,13 +91,22 @@ def classic_view(one: Any) -> GroupView:
 
 
 def consumer_view(one: Any) -> GroupView:
+    members, topics = _subscribers(one)
+    assignors = frozenset({one.assignor_name}) if members and one.assignor_name else frozenset()
+    return GroupView(one.group_id, one.group_state, GroupProtocol.CONSUMER, members, topics, assignors)
+
+
+def share_view(one: Any) -> GroupView:
+    members, topics = _subscribers(one)
+    return GroupView(one.group_id, one.group_state, GroupProtocol.SHARE, members, topics)
+
+
+def _subscribers(one: Any) -> tuple[tuple[GroupMember, ...], frozenset[str]]:
+    """Members that subscribe by topic name, and all topics that they read."""
     members = tuple(
-        GroupMember(
-            member.member_id,
-            member.client_id,
-            member.client_host.removeprefix("/"),
-            member.instance_id,
-            tuple(
+        _member(
+            member,
+            (
                 TopicPartition(topic.topic_name, partition)
                 for topic in member.assignment.topic_partitions
                 for partition in topic.partitions
@@ -105,9 +116,42 @@ def consumer_view(one: Any) -> GroupView:
     )
     topics = {tp.topic for member in members for tp in member.partitions}
     topics.update(name for member in one.members for name in member.subscribed_topic_names)
-    assignors = frozenset({one.assignor_name}) if members and one.assignor_name else frozenset()
-    return GroupView(
-        one.group_id, one.group_state, GroupProtocol.CONSUMER, members, frozenset(topics), assignors
+    return members, frozenset(topics)
+
+
+def streams_view(one: Any) -> GroupView:
+    """Its topics are those of its topology, internal ones included: its state is in the changelogs."""
+    topology = getattr(one, "topology", None)
+    read: dict[str, list[str]] = {}
+    topics: set[str] = set()
+    for part in () if topology is None else topology.subtopologies or ():
+        read[part.subtopology_id] = [
+            *part.source_topics,
+            *(topic.name for topic in part.repartition_source_topics),
+        ]
+        topics.update(read[part.subtopology_id], (topic.name for topic in part.state_changelog_topics))
+    members = tuple(
+        _member(
+            member,
+            (
+                TopicPartition(topic, partition)
+                for task in member.assignment.active_tasks
+                for topic in read.get(task.subtopology_id, ())
+                for partition in task.partitions
+            ),
+        )
+        for member in one.members
+    )
+    return GroupView(one.group_id, one.group_state, GroupProtocol.STREAMS, members, frozenset(topics))
+
+
+def _member(member: Any, partitions: Iterable[TopicPartition]) -> GroupMember:
+    return GroupMember(
+        member.member_id,
+        member.client_id,
+        member.client_host.removeprefix("/"),
+        getattr(member, "instance_id", None),
+        tuple(partitions),
     )
 
 

@@ -6,5 +6,6 @@
 - `mirrors`: links, mirror topics and the phases of their partitions
 - `promotes`: promotes and their steps
 - `source_fence`: `--fence-source`: a source that refuses writes to a topic while it is promoted
+- `unheld_groups`: groups that no gate holds: who they are, and which of them a promote moves all the same
 - `validations`: results of the validator
 """

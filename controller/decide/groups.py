@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from controller.decide.mirrors import link_of
+from controller.decide.unheld_groups import carried, first_names, of_another
 from controller.errors import NotFound, Refused
 from controller.group_phases import GroupPhase, check_group_transition
 from controller.groups import GateKind
 from controller.image import ControllerImage
-from controller.judge.group_gates import FoundGroup, cannot_be_held, choose_gate
+from controller.judge.group_gates import FoundGroup, cannot_be_held, choose_gate, made_again
 from controller.keys import MAX_GROUP_BYTES
 from controller.phases import ENDED, LED_ELSEWHERE, PROMOTING, Phase
-from controller.state import GroupMove, GroupPolicy, MirrorGroup, Record, RemoveGroup
+from controller.state import GroupMove, GroupPolicy, GroupProtocol, MirrorGroup, Record, RemoveGroup
 from wire.shown_id import shown_id
 
 # Phases in which discovery may change what a group covers and how it is held.
@@ -105,12 +106,15 @@ def discover(
         if known is None:
             new = MirrorGroup(link=link, group=name, gate=gate, since=now, **covered)  # type: ignore[arg-type]
             if name in others:
-                new = replace(new, phase=GroupPhase.REFUSED, reason=_of_another(others[name]))
+                new = replace(new, phase=GroupPhase.REFUSED, reason=of_another(others[name]))
             elif (why := cannot_be_held(seen.protocol)) is not None:
                 new = replace(new, phase=GroupPhase.REFUSED, reason=why)
             records.append(new)
             continue
         if known.phase not in _AT_REST:
+            continue
+        if made_again(known.protocol, seen.protocol):
+            forget.append(name)  # the next look finds it as a new group
             continue
         changed = replace(known, **covered)  # type: ignore[arg-type]
         if known.phase in _NEVER_HELD:
@@ -132,33 +136,9 @@ def discover(
             excluded, gone = not rules.takes(known.group), False
         elif known.phase not in _AT_REST:
             continue
-        if excluded or gone:
+        if (excluded or gone) and known.group not in forget:
             forget.append(known.group)
     return Discovery(records, forget, otherwise)
-
-
-def unheld_readers(image: ControllerImage, link: str, topics: Collection[str]) -> list[str]:
-    """Groups that read one of the topics and are not held, each with the reason for that."""
-    return [
-        f"group {shown_id(group.group)} is {group.phase}: {group.reason}"
-        for group in image.link_groups(link)
-        if group.phase in (GroupPhase.REFUSED, GroupPhase.FAILED) and not set(topics).isdisjoint(group.topics)
-    ]
-
-
-def _of_another(link: str) -> str:
-    return f"a group of this id is mirrored by link {link}: the two would be one group on the target"
-
-
-def refusal(image: ControllerImage, group: MirrorGroup) -> str | None:
-    """Why a group must not be gated, as far as the state shows; None if it may."""
-    if (why := cannot_be_held(group.protocol)) is not None:
-        return why
-    for owner, name in image.groups:
-        other = image.groups[owner, name]
-        if name == group.group and owner != group.link and other.phase is not GroupPhase.REFUSED:
-            return _of_another(owner)
-    return None
 
 
 def step(
@@ -204,16 +184,18 @@ def promotable(
     reasons = [
         f"group {shown_id(group.group)}: {why}"
         for group in chosen
-        if (why := _not_promotable(group, force, partial)) is not None
+        if (why := _not_promotable(image, group, force, partial)) is not None
     ]
     if reasons:
         raise Refused("; ".join(reasons))
     return chosen
 
 
-def _not_promotable(group: MirrorGroup, force: bool, partial: bool) -> str | None:
+def _not_promotable(image: ControllerImage, group: MirrorGroup, force: bool, partial: bool) -> str | None:
     match group.phase:
         case GroupPhase.GATED:
+            pass
+        case GroupPhase.REFUSED if carried(image, group):
             pass
         case GroupPhase.DRAINING | GroupPhase.FINAL_SYNC if _may_be_forced(group, force):
             return None  # the other checks were made when the promote was first asked for
@@ -227,8 +209,9 @@ def _not_promotable(group: MirrorGroup, force: bool, partial: bool) -> str | Non
             return f"it is {group.phase}" + (f": {group.reason}" if group.reason else "")
     if group.unmirrored and not partial:
         return (
-            f"it also reads {_list(group.unmirrored)}, which the link does not mirror: mirror them, or give --partial and "
-            "its offsets of these topics stay behind"
+            f"it also reads {first_names(group.unmirrored)}, which the link does not mirror: mirror them, or give "
+            "--partial and its offsets of these topics stay behind"
+            + (", and the state that is in its changelogs" if group.protocol is GroupProtocol.STREAMS else "")
         )
     return None
 
@@ -259,7 +242,7 @@ def begin_promote(
     )
     records: list[Record] = []
     for group in chosen:
-        if group.phase is GroupPhase.GATED:
+        if group.phase is GroupPhase.GATED or carried(image, group):
             changed = replace(group, phase=GroupPhase.DRAINING, move=move, reason=None, since=now)
         elif group.phase in (GroupPhase.DRAINING, GroupPhase.FINAL_SYNC):
             changed = replace(group, move=move)
@@ -296,6 +279,8 @@ def begin_demote(
 def _not_demotable(image: ControllerImage, group: MirrorGroup) -> str | None:
     if group.phase is not GroupPhase.PROMOTED:
         return f"it is {group.phase}, only promoted groups can be demoted"
+    if cannot_be_held(group.protocol) is not None:
+        return f"a {group.protocol} group is not taken back: nothing would hold its members; set its offsets at the source"
     return no_way_back(image, group) or promote_in_the_way(image, group)
 
 
@@ -305,13 +290,17 @@ def no_way_back(image: ControllerImage, group: MirrorGroup) -> str | None:
     A topic's log that goes on at the target may have offsets beyond the end of the source's.
     """
     ended = _topics_in(image, group, LED_ELSEWHERE)
-    return f"its topics {_list(ended)} are promoted: the source has no new records of them" if ended else None
+    return (
+        f"its topics {first_names(ended)} are promoted: the source has no new records of them"
+        if ended
+        else None
+    )
 
 
 def promote_in_the_way(image: ControllerImage, group: MirrorGroup) -> str | None:
     """Why a demote has to wait: the log of a topic may go on at the target before the state says so. None if it need not."""
     moving = _topics_in(image, group, PROMOTING - LED_ELSEWHERE)
-    return f"its topics {_list(moving)} are being promoted" if moving else None
+    return f"its topics {first_names(moving)} are being promoted" if moving else None
 
 
 def _topics_in(image: ControllerImage, group: MirrorGroup, phases: Collection[Phase]) -> list[str]:
@@ -360,9 +349,4 @@ def refuse_while_moving(image: ControllerImage, link: str) -> None:
     """Refused while a group of the link is being promoted or demoted."""
     busy = [group.group for group in image.link_groups(link) if group.move is not None]
     if busy:
-        raise Refused(f"link {link!r} is moving groups {_list(busy)}: wait for the end of that")
-
-
-def _list(names: Collection[str] | Iterable[str]) -> str:
-    names = list(names)
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        raise Refused(f"link {link!r} is moving groups {first_names(busy)}: wait for the end of that")

@@ -41,15 +41,22 @@ def choose_gate(found: FoundGroup, *, consumer_protocol: bool, wanted: GateKind 
 
 
 _CANNOT_BE_HELD = {
-    GroupProtocol.STREAMS: "a streams group (KIP-1071) cannot be held on the target, and its offsets are not brought over: "
-    "started there it begins where its configuration says. Stop it when it has read to the end at the source, promote its "
-    "topics, and set its offsets on the target before it is started there (kafka-streams-groups.sh --reset-offsets)",
-    GroupProtocol.SHARE: "a share group (KIP-932) cannot be held on the target, and what it has acknowledged is not brought "
-    "over. Stop it when it has read to the end at the source, promote its topics, and set where it begins on the target "
-    "before its members are started there (kafka-share-groups.sh --reset-offsets)",
+    GroupProtocol.STREAMS: "a streams group (KIP-1071) is not held on the target: its application, started there before the "
+    "group is promoted, begins where its own auto.offset.reset says. Stop it at the source, promote the group, which brings "
+    "its offsets over, and start it on the target after that",
+    GroupProtocol.SHARE: "a share group (KIP-932) is not held on the target: its members, started there before the group is "
+    "promoted, begin where its share.auto.offset.reset says (the latest record by default); a topic that is not promoted "
+    "they cannot read at all. Stop them at the source, promote the group, which brings its start offsets over, and its "
+    "topics, and start them on the target after that",
 }
 
 
 def cannot_be_held(protocol: GroupProtocol) -> str | None:
-    """Why no gate holds groups of this protocol; None if one does."""
+    """Why no gate holds groups of this protocol, and how they move; None if one does."""
     return _CANNOT_BE_HELD.get(protocol)
+
+
+def made_again(before: GroupProtocol, now: GroupProtocol) -> bool:
+    """Whether the group was deleted and made again as one of another kind: only classic and consumer groups turn into one
+    another with what they have."""
+    return before is not now and not (cannot_be_held(before) is None and cannot_be_held(now) is None)

@@ -12,6 +12,7 @@ from groups import other_kinds
 from groups.excluded import Excluded, candidates, in_one_line
 from groups.group_ids import why_not
 from groups.group_reader import GroupReader
+from groups.other_kinds import OtherKinds
 from groups.views import CONSUMERS, GroupView, Listing
 from linker.checks.preflight import TIMEOUT
 from wire.errors import LinkerError
@@ -80,15 +81,15 @@ async def unheld_checks(reader: GroupReader, listing: Listing, topics: Collectio
         if one.protocol is not None and cannot_be_held(one.protocol) is not None
     }
     try:
-        found, failed = await other_kinds.topics_of(reader, others, timeout=TIMEOUT)
+        answer = await other_kinds.read_by(reader, others, timeout=TIMEOUT)
     except LinkerError as error:
-        found, failed = {}, dict.fromkeys(others, str(error))
+        answer = OtherKinds(failed=dict.fromkeys(others, str(error)))
     lines = []
     for name, one in sorted(others.items()):
-        reads = sorted(found.get(name, frozenset()) & set(topics))
-        if one.protocol is None or (not reads and name not in failed):
+        reads = sorted(answer.topics(name) & set(topics))
+        if one.protocol is None or (not reads and name not in answer.failed):
             continue
-        which = f"reads {', '.join(reads)}" if reads else f"may read them ({failed[name]})"
+        which = f"reads {', '.join(reads)}" if reads else f"may read them ({answer.failed[name]})"
         lines.append(
             Check(
                 name="groups",

@@ -14,6 +14,7 @@ from admin.models import (
     GroupSummary,
 )
 from controller.group_phases import HELD_GROUPS, GroupPhase
+from controller.judge.group_gates import cannot_be_held
 from controller.judge.group_offsets import differences
 from controller.state import MirrorGroup
 from groups.excluded import Excluded
@@ -69,7 +70,7 @@ def group_summary(group: MirrorGroup, manager: GroupManager | None) -> GroupSumm
         state=GroupState(group.phase.value),
         reason=reason_of(group, run),
         protocol=group.protocol.value,
-        gate=group.gate.value,
+        gate=group.gate.value if cannot_be_held(group.protocol) is None else _NONE,
         policy=group.policy.value,
         topics=list(group.topics),
         unmirrored=list(group.unmirrored),

@@ -13,6 +13,7 @@ from admin.models import (
 from admin.service import GroupNotFound, IllegalState, NotReady
 from controller import errors as refused
 from controller.decide import groups
+from controller.decide.unheld_groups import carried, how_it_moves
 from controller.group_phases import GroupPhase
 from controller.image import ControllerImage
 from controller.state import MirrorGroup, Record
@@ -84,14 +85,16 @@ class Groups(ServiceBase):
                 )
 
             before = dict(self._image.groups)
+            unheld = {one.group for one in self._image.link_groups(link) if carried(self._image, one)}
             try:
                 names = await self._sidecar.controller.decide(decide, dry_run)
             except refused.Refused as error:
                 raise IllegalState("; ".join([str(error), *excluded])) from error
         actions, warnings = [], excluded
+        warnings += [how_it_moves(before[link, name]) for name in names if name in unheld]
         for name in names:
             group = before[link, name]
-            if group.phase in (GroupPhase.REFUSED, GroupPhase.FAILED):
+            if group.phase in (GroupPhase.REFUSED, GroupPhase.FAILED) and name not in unheld:
                 actions.append(
                     Action(action="take for promoted", resource=name, detail=f"it is {group.phase}")
                 )

@@ -17,6 +17,7 @@ from admin.service import IllegalState, NotReady, PreflightFailed, PromoteNotFou
 from controller import errors as refused
 from controller.decide import groups as group_decisions
 from controller.decide.source_fence import debts
+from controller.decide.unheld_groups import unheld_readers
 from controller.judge import late_starts
 from controller.phases import ENDED, LED_ELSEWHERE
 from controller.proof import ValidationPolicy
@@ -85,7 +86,7 @@ class Promotes(Validations):
             "promoted"
             for group in group_decisions.returning(self._image, link, topics)
         ]
-        warnings += group_decisions.unheld_readers(self._image, link, topics)
+        warnings += unheld_readers(self._image, link, topics)
         groups = runtime.groups.manager
         if groups is not None and (excluded := groups.excluded_readers(topics)):
             warnings.append(in_one_line(excluded))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from controller.decide import groups as groups
 from controller.decide.groups import GroupRules
+from controller.decide.unheld_groups import refusal
 from controller.errors import IllegalTransition, NotFound, Refused
 from controller.group_phases import GroupPhase
 from controller.groups import GateKind, GateRecord
@@ -120,8 +121,8 @@ def test_a_group_of_another_link_is_refused_by_name() -> None:
     assert isinstance(record, MirrorGroup)
     assert record.phase is GroupPhase.REFUSED
     assert "link m" in (record.reason or "")
-    assert "link m" in (groups.refusal(image(other, record), record) or "")
-    assert groups.refusal(image(record), record) is None
+    assert "link m" in (refusal(image(other, record), record) or "")
+    assert refusal(image(record), record) is None
 
 
 def test_what_is_forgotten() -> None:

@@ -16,8 +16,9 @@ from controller.group_phases import GroupPhase
 from controller.state import GroupProtocol
 from groups import other_kinds
 from groups.excluded import Excluded, ExcludedGroups, in_one_line, why_excluded
+from groups.other_kinds import OtherKinds
 from groups.settings import GroupSettings
-from groups.views import ListedGroup, Listing, Offsets
+from groups.views import GroupView, ListedGroup, Listing, Offsets
 from linker.checks import group_kinds as kinds
 from linker.checks import preflight
 from linker.checks.doctor import check_groups
@@ -249,10 +250,11 @@ async def test_a_silent_broker_proves_nothing_and_a_failure_is_told() -> None:
 async def test_streams_and_share_groups_that_are_left_out_are_told_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def topics_of(*_: object, **__: object) -> tuple[dict[str, frozenset[str]], dict[str, str]]:
-        return {KSQL: frozenset({"orders"})}, {}
+    async def read_by(*_: object, **__: object) -> OtherKinds:
+        view = GroupView(KSQL, "Empty", GroupProtocol.STREAMS, topics=frozenset({"orders"}))
+        return OtherKinds(views={KSQL: view})
 
-    monkeypatch.setattr(other_kinds, "topics_of", topics_of)
+    monkeypatch.setattr(other_kinds, "read_by", read_by)
     source: Any = Counting()
     known = ExcludedGroups()
     found = Listing({KSQL: ListedGroup(KSQL, "streams", "Stable", GroupProtocol.STREAMS)})

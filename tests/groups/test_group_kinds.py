@@ -7,17 +7,17 @@ import re
 import pytest
 
 from admin.models import GroupsStatus
-from controller.decide import groups as group_decisions
-from controller.errors import Refused
+from controller.decide.unheld_groups import unheld_readers
 from controller.group_phases import GroupPhase
 from controller.state import GroupProtocol
 from groups import discovery, other_kinds
 from groups.group_ids import left_out_ids
-from groups.views import ListedGroup, Listing, protocol_of
+from groups.views import GroupView, ListedGroup, Listing, protocol_of
 from linker.checks import group_kinds as kinds
 from linker.cli.group_tables import in_one_line
 from linker.links.group_options import group_settings
 from linker.service import group_status
+from tests.fakes.groups import OtherGroup, OtherKinds
 from tests.links.group_rig import LINK, Rig
 from tests.links.test_groups import begin_promote
 from wire.shown_id import shown_id
@@ -25,42 +25,39 @@ from wire.shown_id import shown_id
 REFUSED = {GroupProtocol.STREAMS: "KIP-1071", GroupProtocol.SHARE: "KIP-932"}
 
 
-def listing_of(rig: Rig, monkeypatch: pytest.MonkeyPatch, *listed: ListedGroup) -> None:
-    """The source lists these as well, all of them reading orders."""
+def listing_of(rig: Rig, monkeypatch: pytest.MonkeyPatch, listed: ListedGroup) -> None:
+    """The source lists it as well."""
     known = rig.tools.source.list_groups
 
     async def list_groups(*, timeout: float) -> Listing:
         answer = await known(timeout=timeout)
-        answer.groups.update((one.group, one) for one in listed)
+        answer.groups[listed.group] = listed
         return answer
 
-    async def topics_of(
-        source: object, groups: dict[str, ListedGroup], *, timeout: float
-    ) -> tuple[dict[str, frozenset[str]], dict[str, str]]:
-        return {name: frozenset({"orders"}) for name in groups}, {}
-
     monkeypatch.setattr(rig.tools.source, "list_groups", list_groups)
-    monkeypatch.setattr(other_kinds, "topics_of", topics_of)
 
 
 @pytest.mark.parametrize("protocol", REFUSED)
 async def test_a_group_of_another_kind_is_listed_with_the_reason_and_named_by_every_promote(
-    protocol: GroupProtocol, monkeypatch: pytest.MonkeyPatch
+    protocol: GroupProtocol,
 ) -> None:
     async with Rig() as rig:
         rig.commit("g", 10)
-        listing_of(rig, monkeypatch, ListedGroup("other", protocol.value, "Stable", protocol))
+        OtherKinds(rig.at_source).groups["other"] = OtherGroup(protocol, ("orders",), members={"m": "app"})
         rig.run()
         await rig.synced("g")
         other = await rig.phase("other", GroupPhase.REFUSED)
         assert REFUSED[protocol] in (other.reason or "")
         summary = group_status.group_summary(other, rig.manager)
-        assert (summary.state, summary.protocol) == ("REFUSED", protocol.value)
-        with pytest.raises(Refused, match=f"group other: it is REFUSED: .*{REFUSED[protocol]}"):
-            group_decisions.promotable(rig.controller.image, LINK, None, force=False, partial=False)
-        (named,) = group_decisions.unheld_readers(rig.controller.image, LINK, ["orders"])
-        assert named.startswith("group other is REFUSED")
-        assert not group_decisions.unheld_readers(rig.controller.image, LINK, ["elsewhere"])
+        assert (summary.state, summary.protocol, summary.gate, summary.source_members) == (
+            "REFUSED",
+            protocol.value,
+            "none",
+            1,
+        )
+        (named,) = unheld_readers(rig.controller.image, LINK, ["orders"])
+        assert named.startswith(f"{protocol} group other reads orders: ")
+        assert not unheld_readers(rig.controller.image, LINK, ["elsewhere"])
         await rig.manager.look()  # nor is it taken for one whose reason is over
         rig.run_of("other").retry_at = 0
         await rig.manager.look()
@@ -131,12 +128,15 @@ def test_an_id_is_shown_so_that_it_cannot_be_taken_for_another_one(name: str, sh
 
 
 async def test_doctor_names_what_cannot_be_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def topics_of(*_: object, **__: object) -> tuple[dict[str, frozenset[str]], dict[str, str]]:
-        return {"s": frozenset({"orders"}), "far": frozenset({"elsewhere"})}, {
-            "dark": "GROUP_AUTHORIZATION_FAILED"
+    async def read_by(*_: object, **__: object) -> other_kinds.OtherKinds:
+        reads = {"s": "orders", "far": "elsewhere"}
+        views = {
+            name: GroupView(name, "Stable", GroupProtocol.STREAMS, topics=frozenset({topic}))
+            for name, topic in reads.items()
         }
+        return other_kinds.OtherKinds(views, failed={"dark": "GROUP_AUTHORIZATION_FAILED"})
 
-    monkeypatch.setattr(other_kinds, "topics_of", topics_of)
+    monkeypatch.setattr(other_kinds, "read_by", read_by)
     listing = Listing(
         {
             name: ListedGroup(name, kind.value, "Stable", kind)

@@ -98,11 +98,14 @@ async def test_streams_and_share_groups_are_found_with_what_they_read(target_clu
             f"streams-{topic}": GroupProtocol.STREAMS,
             f"share-{topic}": GroupProtocol.SHARE,
         }
-        found, failed = await other_kinds.topics_of(reader, others, timeout=TIMEOUT)
-        assert found == dict.fromkeys(others, frozenset({topic})), failed
+        answer = await other_kinds.read_by(reader, others, timeout=TIMEOUT)
+        assert {name: answer.topics(name) for name in others} == dict.fromkeys(others, frozenset({topic})), (
+            answer.failed
+        )
+        assert {name: len(view.members) for name, view in answer.views.items()} == dict.fromkeys(others, 1)
         details = [one.detail for one in await kinds.unheld_checks(reader, listing, [topic])]
         assert len(details) == 2
-        assert all("cannot be held" in line for line in details)
+        assert all("is not held on the target" in line for line in details)
         assert not set(others) & set(kinds.held(listing))
     finally:
         await cluster.close()
