@@ -13,8 +13,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from admin.samples import LatencyHistogram, LinkBrokerSample, LinkSample, Snapshot
+from admin.samples import LinkBrokerSample, LinkSample, Snapshot
 from controller.plan.producer_ids import RESERVE
+from wire.histogram import LatencyHistogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -100,6 +101,10 @@ CATALOGUE: dict[str, Entry] = {
     "linker_produce_answer_seconds": Entry(
         "counter", "From the arrival of answered produce requests to their answers, in sum."
     ),
+    "linker_produce_latency_seconds": Entry(
+        "histogram",
+        "From the arrival of a produce request to its answer, the way to the source and back included.",
+    ),
     "linker_promotes_running": Entry("gauge", "Promotes that are not finished."),
     "linker_promote_phase_seconds": Entry(
         "gauge", "Time that the last promote of the link spent in a phase.", ("link", "phase")
@@ -113,6 +118,17 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "linker_fetched_bytes": Entry("counter", "Bytes of batches fetched from the source.", ("link",)),
     "linker_served_bytes": Entry("counter", "Bytes of batches served to followers and consumers.", ("link",)),
+    "linker_replication_latency_seconds": Entry(
+        "histogram",
+        "From the timestamp of a record to the fetch of a target replica that shows it has it, of the last batch of each "
+        "answer; without the first copy of a topic.",
+        ("link",),
+    ),
+    "linker_replication_latency_clamped": Entry(
+        "counter",
+        "Of these, records with a timestamp from the future, which count as 0: this machine's clock is behind.",
+        ("link",),
+    ),
     "linker_damaged_reads": Entry(
         "counter",
         "Answers of the source with records whose checksum is not that of their bytes, as a follower found; read again.",
@@ -189,6 +205,21 @@ CATALOGUE: dict[str, Entry] = {
     "linker_partition_lag_seconds": Entry(
         "gauge", "For how long the slowest target replica has been behind.", _PARTITION
     ),
+    "linker_partition_record_age_seconds": Entry(
+        "gauge",
+        "Age of the newest record that the slowest target replica has, 0 if it lacks none. On the sidecar that leads it.",
+        _PARTITION,
+    ),
+    "linker_partition_copied_bytes": Entry(
+        "counter",
+        "Bytes of the batches read from the source, each once. On the sidecar that leads it.",
+        _PARTITION,
+    ),
+    "linker_partition_copied_offsets": Entry(
+        "counter",
+        "Offsets of these batches: records, and those that compaction has taken out. On the sidecar that leads it.",
+        _PARTITION,
+    ),
     "linker_partition_state": Entry(
         "gauge", "1 for the state that the partition is in; the others have no line.", (*_PARTITION, "state")
     ),
@@ -237,13 +268,20 @@ class _Page:
                 last = family.samples[-1]
                 family.samples[-1] = last._replace(labels={**last.labels, "cluster": cluster})
 
-    def histogram(self, name: str, histogram: LatencyHistogram | None, *labels: str) -> None:
+    def histogram(
+        self, name: str, histogram: LatencyHistogram | None, *labels: str, cluster: str | None = None
+    ) -> None:
         if histogram is None:
             return
         entry = CATALOGUE[name]
         family = self.families.setdefault(name, HistogramMetricFamily(name, entry.help, labels=entry.labels))
         if isinstance(family, HistogramMetricFamily):
+            before = len(family.samples)
             family.add_metric(labels, histogram.cumulative(), histogram.total_seconds)
+            if cluster is not None:
+                family.samples[before:] = [
+                    one._replace(labels={**one.labels, "cluster": cluster}) for one in family.samples[before:]
+                ]
 
 
 def _fill(page: _Page, now: Snapshot) -> None:
@@ -276,6 +314,8 @@ def _fill(page: _Page, now: Snapshot) -> None:
             page.add("linker_producer_id_distance", link.producer_id_distance, link.link)
         page.add("linker_fetched_bytes", link.fetched_bytes, link.link)
         page.add("linker_served_bytes", link.served_bytes, link.link)
+        page.histogram("linker_replication_latency_seconds", link.replication_latency, link.link)
+        page.add("linker_replication_latency_clamped", link.clamped_latencies, link.link)
         page.add("linker_damaged_reads", link.damaged_reads, link.link)
         page.add("linker_fetches_put_off_seconds", link.waited_for_limit, link.link, "limit")
         page.add("linker_fetches_put_off_seconds", link.waited_for_writes, link.link, "writes")
@@ -304,6 +344,9 @@ def _fill(page: _Page, now: Snapshot) -> None:
         page.add("linker_partition_target_end_offset", sample.target_end_offset, *labels)
         page.add("linker_partition_lag", sample.lag, *labels)
         page.add("linker_partition_lag_seconds", sample.lag_seconds, *labels)
+        page.add("linker_partition_record_age_seconds", sample.record_age_seconds, *labels)
+        page.add("linker_partition_copied_bytes", sample.copied_bytes, *labels)
+        page.add("linker_partition_copied_offsets", sample.copied_offsets, *labels)
         page.add("linker_partition_state", 1, *labels, sample.state.value)
         for broker, (through, age) in sample.validated.items():
             page.add("linker_replica_validated_offset", through, *labels, str(broker))
@@ -322,9 +365,13 @@ def _broker(page: _Page, now: LinkBrokerSample) -> None:
         ("linker_unread_cut", now.unread_cut),
         ("linker_produce_requests", now.produce_requests),
         ("linker_produce_answers", now.produce_answers),
-        ("linker_produce_answer_seconds", now.produce_answer_seconds),
+        (
+            "linker_produce_answer_seconds",
+            None if now.produce_latency is None else now.produce_latency.total_seconds,
+        ),
     ):
         page.add(name, value, cluster=now.cluster)
+    page.histogram("linker_produce_latency_seconds", now.produce_latency, cluster=now.cluster)
 
 
 def _validation(page: _Page, link: LinkSample) -> None:

@@ -2,36 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from admin.models import MirrorState
-
-LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-
-
-class LatencyHistogram:
-    """Counts per bucket; `observe` is two list operations and an addition."""
-
-    __slots__ = ("counts", "total_seconds")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(LATENCY_BUCKETS) + 1)
-        self.total_seconds = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(LATENCY_BUCKETS, seconds)] += 1
-        self.total_seconds += seconds
-
-    def cumulative(self) -> list[tuple[str, float]]:
-        """As Prometheus wants it: (upper bound, observations at or below it), the last one +Inf."""
-        rows = []
-        count = 0
-        for bound, here in zip([*map(str, LATENCY_BUCKETS), "+Inf"], self.counts, strict=True):
-            count += here
-            rows.append((bound, float(count)))
-        return rows
+from wire.histogram import LatencyHistogram
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,6 +21,9 @@ class PartitionSample:
     target_end_offset: int | None = None
     lag: int | None = None
     lag_seconds: float | None = None
+    record_age_seconds: float | None = None
+    copied_bytes: int | None = None
+    copied_offsets: int | None = None
     #: broker id -> (everything below is proved, seconds since that)
     validated: Mapping[int, tuple[int, float]] = field(default_factory=dict)
 
@@ -80,6 +58,8 @@ class LinkSample:
     carried_batches: int = 0
     forward_errors: Mapping[str, int] = field(default_factory=dict)  # Kafka error name -> produces
     window_bytes: int = 0
+    replication_latency: LatencyHistogram | None = None
+    clamped_latencies: int = 0
     validation: ValidationSample | None = None  # None: another sidecar decides
     held_reads: int = 0
 
@@ -128,7 +108,7 @@ class LinkBrokerSample:
     unread_cut: int = 0
     produce_requests: int = 0
     produce_answers: int = 0
-    produce_answer_seconds: float = 0.0  # from arrival to answer, in sum
+    produce_latency: LatencyHistogram | None = None  # from arrival to answer
 
 
 @dataclass(slots=True, kw_only=True)

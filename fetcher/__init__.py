@@ -15,6 +15,7 @@
 - `followers`: serving the target's stock followers: Fetch with sessions and long polls
 - `idle_partitions`: moves partitions without new records to a fetcher of their own, so that busy ones do not wait
 - `join`: whether the source still has the batch that was read last, where its leader epochs do not tell
+- `latency`: how long records take from the source to a replica
 - `link_fetcher`: assigns each partition of a link to a source node, and reacts when a node does not serve it
 - `pace`: the time of the next request to a source node, and how long the node may wait with its answer
 - `partition_copy`: one mirror partition: the state of its source and the progress of its followers

@@ -50,6 +50,8 @@ class FollowerAnswer:
     next_offset: int = -1
     """Where its batches end, if it has any."""
     charges: list[Charge] = field(default_factory=list)
+    newest: int = -1
+    """The timestamp of the last of them, if it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,13 @@ class FollowerAnswers:
         usable = min(reading.next_offset, mirror.high_watermark)
         result.log_start_offset = max(min(mirror.log_start_offset, usable), 0)
         return FollowerAnswer(
-            result, tell=True, now=True, again=True, next_offset=reading.next_offset, charges=reading.charges
+            result,
+            tell=True,
+            now=True,
+            again=True,
+            next_offset=reading.next_offset,
+            charges=reading.charges,
+            newest=reading.newest,
         )
 
     def _kept(self, partition: SessionPartition, result: FetchPartitionResult) -> FollowerAnswer:
@@ -259,6 +267,7 @@ class FollowerAnswers:
         result = answer.result
         if answer.next_offset >= 0 and partition.progress is not None:
             partition.progress.told_to = answer.next_offset
+            partition.progress.told_newest = answer.newest
         if result.error or result.diverging is not None:
             # When the error is over the partition is to be told again.
             partition.high_watermark_sent = partition.log_start_sent = -1

@@ -18,6 +18,7 @@ from fetcher.directory import MirrorDirectory
 from fetcher.error_table import ErrorAction, classify
 from fetcher.idle_partitions import sibling_slot
 from fetcher.join import refused_in_range, settle
+from fetcher.latency import ReplicationLatency
 from fetcher.partition_copy import PartitionCopy, PartitionCursor
 from fetcher.resolve import Resolver, SourceVerdict
 from fetcher.resolve_queue import Offsets, ResolveQueue, pause_after
@@ -70,6 +71,7 @@ class LinkFetcher:
         #: Counters of partitions that were removed.
         self.gone_bytes_fetched = 0
         self.gone_bytes_served = 0
+        self.latency = ReplicationLatency()
         self._events = events
         self._limits = limits or FetchLimits()
         self._resolver = resolver or Resolver(cluster, rack=rack, deleted_after=deleted_after)
@@ -122,6 +124,7 @@ class LinkFetcher:
                 answer_bytes=self._limits.partition_bytes,
                 detach_after=self._detach_after,
                 attach_grace=self._attach_grace,
+                latency=self.latency,
             )
             self.directory.add(mirror)
             self.partitions[mirror.tp] = mirror

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from fetcher.cursor import Cursor
 from fetcher.cursors import CursorHost, Cursors
 from fetcher.epochs import EpochHistory, EpochNoted
+from fetcher.latency import ReplicationLatency
 from fetcher.progress import UNKNOWN_OFFSET, FollowerLogs, FollowerProgress, TruncationDebts
 from fetcher.spec import FetcherEvents, MirrorSpec
 from fetcher.window import WindowChunk, WindowRead
@@ -32,6 +33,7 @@ class PartitionCopy:
         answer_bytes: int = 1 << 20,
         detach_after: float = 1.0,
         attach_grace: float = 2.0,
+        latency: ReplicationLatency | None = None,
     ) -> None:
         self.spec = spec
         self.tp: TopicPartition = spec.topic_partition
@@ -63,9 +65,12 @@ class PartitionCopy:
         self.bytes_fetched = 0
         #: Fetched for the first time: bytes_fetched / bytes_mirrored is the price of cursors and re-reads.
         self.bytes_mirrored = 0
+        #: The same as offsets; those that compaction has taken out are among them.
+        self.offsets_mirrored = 0
         self.bytes_served = 0
         self.largest_batch = 0
         self._mirrored_to = UNKNOWN_OFFSET
+        self._latency = latency or ReplicationLatency()
         self._events = events
         self._host = host
         self._attach_grace = attach_grace
@@ -163,6 +168,7 @@ class PartitionCopy:
             self.bytes_fetched += chunk.size
             if chunk.next_offset > self._mirrored_to:
                 self.bytes_mirrored += chunk.size
+                self.offsets_mirrored += chunk.next_offset - max(chunk.base_offset, self._mirrored_to)
                 self._mirrored_to = chunk.next_offset
             cursor.append(chunk)
         if cursor.full:
@@ -225,14 +231,21 @@ class PartitionCopy:
             progress = self.followers[replica] = FollowerProgress(log)
         elif offset < progress.fetch_offset:
             progress.log.restarted(offset, now)
+            progress.newest = -1
         elif offset == progress.fetch_offset and progress.told_to > offset:
             self._not_taken(replica, progress, now)
         elif offset > progress.fetch_offset:
             progress.refused = 0
+            if offset == progress.told_to and progress.told_newest >= 0:
+                progress.newest = progress.told_newest
+                # A first copy is as old as the topic.
+                if replica not in self.follower_logs.copying_anew:
+                    self._latency.arrived(progress.newest)
         if self._damaged_at is not None and offset > self._damaged_at:
             self._damaged_at = None
             self.source_fine()
         progress.fetch_offset = progress.told_to = offset
+        progress.told_newest = -1
         progress.log_start_offset = log_start_offset
         progress.last_fetch = now
         if offset >= self.high_watermark:

@@ -79,8 +79,10 @@ class FollowerProgress:
         "last_fetch",
         "log",
         "log_start_offset",
+        "newest",
         "refused",
         "session",
+        "told_newest",
         "told_to",
     )
 
@@ -89,6 +91,9 @@ class FollowerProgress:
         self.fetch_offset = UNKNOWN_OFFSET
         #: Where the batches end that it was answered last; what it asks for next says whether it took them.
         self.told_to = UNKNOWN_OFFSET
+        #: The timestamp of the last of these batches, and of the last one that it has, as far as known: milliseconds, or -1.
+        self.told_newest = -1
+        self.newest = -1
         #: How often in a row it asked again for what it had been answered.
         self.refused = 0
         #: Epoch of the broker incarnation that asked, -1 where its fetch version does not say.

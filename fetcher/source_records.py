@@ -68,7 +68,14 @@ def _read(
             offset=cursor.position,
         )
     chunks = [
-        WindowChunk(base, following, frame[first:last], last - first, charge)
+        WindowChunk(
+            base,
+            following,
+            frame[first:last],
+            last - first,
+            charge,
+            walk.newest if following == walk.next_offset else -1,
+        )
         for first, last, base, following in walk.chunks
         if following > cursor.position
     ]

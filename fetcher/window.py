@@ -25,6 +25,7 @@ class WindowChunk(NamedTuple):
     view: memoryview
     size: int
     charge: Charge
+    newest: int = -1  # timestamp of its last batch, in milliseconds; -1: not known
 
 
 class WindowRead(NamedTuple):
@@ -34,6 +35,7 @@ class WindowRead(NamedTuple):
     size: int
     next_offset: int
     charges: list[Charge]
+    newest: int = -1  # timestamp of the last batch; -1: not known
 
 
 class Window:
@@ -76,7 +78,7 @@ class Window:
         views: list[memoryview] = []
         charges: list[Charge] = []
         size = 0
-        end = offset
+        end, newest = offset, -1
         for chunk in self._chunks:
             if chunk.next_offset <= offset:
                 continue
@@ -100,9 +102,10 @@ class Window:
             charges.append(chunk.charge)
             size += length
             end = next_offset
+            newest = chunk.newest if end == chunk.next_offset else -1
             if end != chunk.next_offset or size >= max_bytes:
                 break
-        return WindowRead(views, size, end, charges) if views else None
+        return WindowRead(views, size, end, charges, newest) if views else None
 
     def release(self, offset: int, keep: int = 0, limit: int = 0) -> int:
         """Drop chunks wholly below `offset`, but keep the last `keep` bytes of them; returns the bytes

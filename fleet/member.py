@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 _KEPT_RENEWALS = 256
 _MARKS_A_SECOND = (
-    2000  # of thousands of idle copies: looking at them all every second would be most of the work
+    500  # of thousands of idle copies: looking at them all every second would be most of the work
 )
 _LOCAL_AGAIN = 10  # reports, until one has said again of each copy that nothing happened to it
 #: Errors of the link controller for a change that it did not write, by name.
@@ -212,27 +212,29 @@ class Member:
         """Report copies that have changed, and every `again`th of the others in turn.
 
         A remote link controller treats a copy without reports for some seconds as unknown, so it gets all of them. The
-        local one reads the copies itself; reporting thousands of unchanged copies would cost more than the changes.
+        local one reads the copies itself, and before it decides it asks; reporting thousands of unchanged copies would
+        cost more than the changes.
         """
         told: Mapping[tuple[str, TopicPartition], object] = {}
-        for number in itertools.count():
-            copies: Sequence[CopyReport]
-            if again > 1:
+        number = 0
+        due = self._clock()
+        while True:
+            copies: Sequence[CopyReport] = []
+            if again == 1:
+                copies = self._ports.copies(None, ())
+            elif self._clock() >= due:
                 now = self._ports.marks()
                 chosen: dict[str, list[TopicPartition]] = {}
                 for index, (key, mark) in enumerate(now.items()):
                     if (index - number) % again == 0 or mark != told.get(key):
                         chosen.setdefault(key[0], []).append(key[1])
                 copies = [copy for link, tps in chosen.items() for copy in self._ports.copies(link, tps)]
-                told = now
-                pause = max(self._settings.report_interval, len(now) / _MARKS_A_SECOND)
-            else:
-                copies = self._ports.copies(None, ())
-                pause = self._settings.report_interval
+                told, number = now, number + 1
+                due = self._clock() + len(now) / _MARKS_A_SECOND
             about = self.about()
             if copies or about is not None:
                 channel.send(m.encode(m.Report(copies=encode_copies(copies), sidecar=about)))
-            await asyncio.sleep(pause)
+            await asyncio.sleep(self._settings.report_interval)
 
     async def _receive(self, channel: MemberChannel, duration: float, group: TaskGroup) -> None:
         expected = 1

@@ -233,7 +233,10 @@ class Sidecar:
         return SidecarReport(
             not_ready=self.not_ready(),
             heartbeat_age=None if age == float("inf") else age,
-            links=[own_traffic(runtime) for runtime in self.links.values()],
+            # The link controller counts those of its own process itself.
+            links=[]
+            if self.fleet.fleet_controller is not None
+            else [own_traffic(runtime) for runtime in self.links.values()],
         )
 
     def _fleet_controller(self) -> FleetController | None:

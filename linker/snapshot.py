@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 from admin.models import GroupState, MirrorState
 from admin.samples import (
@@ -15,6 +16,7 @@ from admin.samples import (
     ValidationSample,
 )
 from controller.phases import ENDED
+from fetcher.partition_copy import PartitionCopy
 from linker.link_broker import LinkBroker
 from linker.links import proved
 from linker.links import status as view
@@ -71,7 +73,7 @@ def broker_sample(broker: LinkBroker, cluster: str | None = None) -> LinkBrokerS
         unread_cut=router.hub.unread.cut,
         produce_requests=router.stats.produce_requests,
         produce_answers=router.stats.produce_answered,
-        produce_answer_seconds=router.stats.produce_seconds,
+        produce_latency=router.stats.produce_latency,
     )
 
 
@@ -102,6 +104,8 @@ def _link(runtime: LinkRuntime, decides: bool) -> LinkSample:
         producer_id_distance=runtime.producer_ids.distance,
         fetched_bytes=traffic.fetched_bytes,
         served_bytes=traffic.served_bytes,
+        replication_latency=runtime.fetcher.latency.histogram,
+        clamped_latencies=runtime.fetcher.latency.clamped,
         damaged_reads=runtime.events.damaged_reads,
         waited_for_limit=runtime.throttle.rate.waited_for_limit,
         waited_for_writes=runtime.throttle.rate.waited_for_writes,
@@ -170,6 +174,7 @@ def _partitions(runtime: LinkRuntime) -> list[PartitionSample]:
             )
             continue
         lag = view.partition_lag(runtime, state)
+        copy = runtime.fetcher.partitions.get(state.tp)
         samples.append(
             PartitionSample(
                 link=runtime.name,
@@ -180,6 +185,11 @@ def _partitions(runtime: LinkRuntime) -> list[PartitionSample]:
                 target_end_offset=lag.target_end_offset,
                 lag=lag.lag,
                 lag_seconds=None if lag.lag_ms is None else lag.lag_ms / 1000,
+                record_age_seconds=None
+                if copy is None
+                else _record_age(copy, lag.lag, runtime.targets(state.tp)),
+                copied_bytes=None if copy is None else copy.bytes_mirrored,
+                copied_offsets=None if copy is None else copy.offsets_mirrored,
                 validated={
                     broker: (through, (age or 0) / 1000)
                     for broker in runtime.targets(state.tp)
@@ -191,3 +201,11 @@ def _partitions(runtime: LinkRuntime) -> list[PartitionSample]:
             )
         )
     return samples
+
+
+def _record_age(copy: PartitionCopy, lag: int | None, targets: Collection[int]) -> float | None:
+    """Of the newest record that the slowest replica has."""
+    if not lag:
+        return None if lag is None else 0.0
+    newest = [copy.followers[broker].newest for broker in targets if broker in copy.followers]
+    return max(0.0, time.time() - min(newest) / 1000) if newest and min(newest) >= 0 else None

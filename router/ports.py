@@ -14,6 +14,7 @@ from wire.client.cluster import TopicMetadata
 from wire.frames.fetch import FetchRequest
 from wire.frames.offset_requests import OffsetsRequest
 from wire.frames.types import Node, TopicPartition
+from wire.histogram import LatencyHistogram
 from wire.metadata.image import ClusterImage
 from wire.server.listener import Exchange
 
@@ -310,7 +311,7 @@ class RouterStats:
     produces_waited: int = 0
     """Batches that began to wait because nothing was forwarded at that moment."""
     produce_lost: int = 0
-    produce_seconds: float = 0.0
+    produce_latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     produce_slowest: float = 0.0
     held_bytes: int = 0
     fetch_requests: int = 0

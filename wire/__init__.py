@@ -4,6 +4,7 @@
 - `client/`: the client side of Kafka: connections, clusters, authentication
 - `errors`: every error that this package raises
 - `frames/`: frames, record batches and the messages of the hot path
+- `histogram`: counts of latencies in buckets, for a metrics page
 - `metadata/`: records of the KRaft metadata log, and the image of the cluster that they add up to
 - `periodic_task`: one thing that is done again and again, and how well that goes
 - `schema/`: messages by their schema, for everything outside the hot path

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from kio.schema.errors import ErrorCode
+from functools import cache
+from typing import TYPE_CHECKING
 
 from wire.frames.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kio.schema.errors import ErrorCode
 
 
 class LinkerError(Exception):
@@ -135,18 +139,22 @@ class ClusterUnreachable(WireError):
     """No address of a cluster answered."""
 
 
-_KNOWN_ERRORS: dict[int, ErrorCode] = {int(code): code for code in ErrorCode}
+@cache
+def _known_errors() -> dict[int, ErrorCode]:
+    from kio.schema.errors import ErrorCode  # a command line that only asks has to start quickly
+
+    return {int(code): code for code in ErrorCode}
 
 
 def error_name(code: int) -> str:
     """Kafka's name of an error code; its number for a code that is newer than our table."""
-    known = _KNOWN_ERRORS.get(int(code))
+    known = _known_errors().get(int(code))
     return known.name.upper() if known is not None else f"UNKNOWN_ERROR_{int(code)}"
 
 
 def error_is_retriable(code: int) -> bool:
     """Whether Kafka calls the code retriable; an unknown code is not."""
-    known = _KNOWN_ERRORS.get(int(code))
+    known = _known_errors().get(int(code))
     return known is not None and bool(known.retriable)
 
 

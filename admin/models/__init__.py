@@ -78,6 +78,7 @@ from admin.models.mirrors import (
     MirrorSummary,
     PartitionLag,
     PartitionStatus,
+    RemainingCopy,
     ReplicaStatus,
 )
 from admin.models.promotes import (
@@ -175,6 +176,7 @@ __all__ = [
     "PromoteValidation",
     "QuotaRow",
     "ReadsPolicy",
+    "RemainingCopy",
     "ReplicaStatus",
     "SidecarDescription",
     "SidecarState",

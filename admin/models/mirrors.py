@@ -134,6 +134,15 @@ class PartitionStatus(PartitionLag):
     mismatch: str | None = Field(default=None, description="The first difference that the validator found.")
 
 
+class RemainingCopy(Model):
+    """A copy that is well behind its source."""
+
+    offsets_per_second: float | None = Field(
+        description="By how much the lag went down in the last half minute; null: it did not."
+    )
+    eta_ms: int | None = Field(description="How long the copy will still take at that rate; null: not known.")
+
+
 class MirrorSummary(Model):
     link: str
     topic: str
@@ -146,6 +155,9 @@ class MirrorSummary(Model):
     lag: int | None = Field(default=None, description="Sum over the partitions.")
     max_lag: int | None = Field(default=None, description="Of the partition that lags most.")
     lag_ms: int | None = Field(default=None, description="Of the partition that lags longest.")
+    copying: RemainingCopy | None = Field(
+        default=None, description="While it is LINKING, or has been behind for five seconds."
+    )
 
 
 class HeldReader(Model):

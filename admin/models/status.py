@@ -14,7 +14,7 @@ from admin.models.common import Forwarding, Model, Traffic
 from admin.models.fleet import FleetStatus, SidecarStatus
 from admin.models.groups import GroupsStatus
 from admin.models.links import LinkSummary
-from admin.models.mirrors import HeldReader, MirrorSummary
+from admin.models.mirrors import HeldReader, MirrorSummary, RemainingCopy
 from admin.models.promotes import PromoteJobStatus
 from admin.models.states import CheckResult, MirrorState, PeriodicState
 from admin.validation_models import LinkValidation
@@ -25,6 +25,7 @@ class LinkStatus(LinkSummary):
     partitions: int
     lag: int | None = None
     lag_ms: int | None = None
+    copying: RemainingCopy | None = Field(default=None, description="Of all its mirrors that copy.")
     forwarding: Forwarding
     traffic: Traffic
     groups: GroupsStatus = GroupsStatus()

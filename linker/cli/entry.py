@@ -14,6 +14,8 @@ def main() -> None:
         if sys.argv[1:2] == ["run"]:
             _only_run(sys.argv[2:])
         else:
+            # Otherwise pydantic looks through all that is installed for plugins: a tenth of what a command takes.
+            os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
             from linker.cli.app import app
 
             app()

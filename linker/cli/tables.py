@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         LinkSummary,
         MirrorDescription,
         MirrorSummary,
+        RemainingCopy,
         ReplicaStatus,
         Status,
         Traffic,
@@ -109,17 +110,25 @@ def mirrors(found: Iterable[MirrorSummary]) -> str:
     return columns(
         (
             *("LINK", "TOPIC", *(("SOURCE TOPIC",) if renamed else ())),
-            *("STATE", "PARTITIONS", "LAG", "MAX LAG", "TIME LAG", "REASON"),
+            *("STATE", "PARTITIONS", "LAG", "MAX LAG", "TIME LAG", "ETA", "REASON"),
         ),
         [
             (
                 *(m.link, m.topic, *((m.source_topic or m.topic,) if renamed else ())),
-                *(m.state, m.partitions, m.lag, m.max_lag, duration(m.lag_ms), m.reason),
+                *(m.state, m.partitions, m.lag, m.max_lag),
+                *(duration(m.lag_ms), eta(m.copying), m.reason),
             )
             for m in rows
         ],
         empty="no mirrors",
     )
+
+
+def eta(copying: RemainingCopy | None) -> str | None:
+    """How long a copy will still take."""
+    if copying is None:
+        return None
+    return "unknown" if copying.eta_ms is None else duration(copying.eta_ms)
 
 
 def not_mirrored(links: Iterable[LinkSummary]) -> list[str]:
@@ -143,6 +152,7 @@ def mirror(one: MirrorDescription) -> str:
             ("link", one.link),
             ("state", one.state),
             ("reason", one.reason),
+            ("copied in", eta(one.copying)),
             ("topic id", one.topic_id),
             ("source topic id", one.source_topic_id),
             ("start", one.start),
@@ -251,7 +261,18 @@ def status(one: Status) -> str:
         ]
     )
     linked = columns(
-        ("LINK", "STATE", "MIRRORS", "PARTITIONS", "LAG", "TIME LAG", "FORWARDING", "FORWARDED", "REASON"),
+        (
+            "LINK",
+            "STATE",
+            "MIRRORS",
+            "PARTITIONS",
+            "LAG",
+            "TIME LAG",
+            "ETA",
+            "FORWARDING",
+            "FORWARDED",
+            "REASON",
+        ),
         [
             (
                 *(
@@ -261,6 +282,7 @@ def status(one: Status) -> str:
                     s.partitions,
                     s.lag,
                     duration(s.lag_ms),
+                    eta(s.copying),
                     forwarding(s.forwarding),
                 ),
                 *(s.traffic.forwarded_produces, s.reason),

@@ -110,10 +110,11 @@ def render(now: Status, before: Status | None, trouble: str = "", *, max_mirrors
     found = [mirror for link in now.links for mirror in link.mirror_list]
     if found:
         from admin.models import SEVERITY
+        from linker.cli.tables import eta
 
         # Mirrors that need a look come first, and stay visible when there are more than fit.
         found.sort(key=lambda mirror: (-SEVERITY.index(mirror.state), -(mirror.lag or 0), mirror.topic))
-        mirrors = _table("TOPIC", "STATE", "PARTITIONS>", "LAG>", "TIME LAG>", "REASON")
+        mirrors = _table("TOPIC", "STATE", "PARTITIONS>", "LAG>", "TIME LAG>", "ETA>", "REASON")
         for mirror in found[:max_mirrors]:
             _row(
                 mirrors,
@@ -122,6 +123,7 @@ def render(now: Status, before: Status | None, trouble: str = "", *, max_mirrors
                 mirror.partitions,
                 mirror.lag,
                 duration(mirror.lag_ms),
+                eta(mirror.copying),
                 mirror.reason,
             )
         parts += [Text(""), mirrors]

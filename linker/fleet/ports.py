@@ -171,16 +171,15 @@ class SidecarPorts:
             await self.router.answered(tps, timeout=timeout)
 
     def marks(self) -> dict[tuple[str, TopicPartition], object]:
-        """Of all copies, every second: attributes and look-ups only."""
+        """Of all copies, again and again: attributes and look-ups only."""
         found: dict[tuple[str, TopicPartition], object] = {}
+        topics = {} if self.target is None else self.target.image.topics_by_id
+        written = None if self.router is None else self.router.forwarded
         for name, runtime in self.links.items():
             for tp, copy in runtime.served().items():
-                partition = (
-                    None
-                    if self.target is None
-                    else self.target.image.partition(copy.spec.topic_id, tp.partition)
-                )
-                forwarded = None if self.router is None else self.router.forwarded.get(tp)
+                topic = topics.get(copy.spec.topic_id)
+                partition = None if topic is None else topic.partitions.get(tp.partition)
+                forwarded = None if written is None else written.get(tp)
                 found[name, tp] = (
                     None if partition is None else (partition.leader, partition.leader_epoch),
                     copy.loaded,

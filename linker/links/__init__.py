@@ -5,6 +5,7 @@
 - `config_options`: the link's options about topic configs: followed or not, and which are the target's own
 - `configs`: topic and broker configs, read from a cluster's brokers (DescribeConfigs)
 - `copies`: the copies of a link: those of this sidecar's fetcher, and those that other sidecars report
+- `copy_rates`: how fast the lags of mirrors go down, and so how long their copies will still take
 - `copy_specs`: the MirrorSpec of each partition that is copied, and the offset where a new copy begins
 - `due`: the order in which mirrors are looked at: new requests first, mirrors in trouble after a pause
 - `forks`: finds mirror partitions that a real broker led without a promote, and counts its records

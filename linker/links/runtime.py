@@ -31,6 +31,7 @@ from linker.links.config_keeper import ConfigKeeper
 from linker.links.config_options import CONFIG_OPTIONS
 from linker.links.controller_tasks import ControllerTasks
 from linker.links.copies import Copies
+from linker.links.copy_rates import CopyRates
 from linker.links.group_options import GROUP_OPTIONS
 from linker.links.kafka_version import kafka_version
 from linker.links.link_groups import LinkGroups
@@ -181,6 +182,7 @@ class LinkRuntime:
         self.acls = AclKeeper(link.name, self.source, target, controller, link_brokers)
         self._copied = ChainMap(self.fetcher.partitions, self.stand_in.partitions)
         self.copies = Copies(link.name, self._copied, target, fleet_controller)
+        self.rates = CopyRates(link.name, controller, self._copied, self.targets, self.lag, fleet_controller)
         self.validation = LinkValidator(
             link.name,
             controller,
@@ -283,6 +285,7 @@ class LinkRuntime:
             self.topics.task,
             self.starts.task,
             self.fence_debts.task,
+            self.rates.task,
             self.validation.continuous,
             *self.groups.periodic_tasks,
         ]
@@ -340,6 +343,7 @@ class LinkRuntime:
             self._duties.rule(self._look_at_starts(), "where replicas start")
             self._duties.rule(self._follow_topics(), "topics of the source")
             self._duties.rule(self.fence_debts.task.run(), self.fence_debts.task.name)
+            self._duties.rule(self.rates.task.run(), self.rates.task.name)
             for mirror in self.controller.image.link_mirrors(self.name):
                 self.bring_up.ask(mirror.topic)
 

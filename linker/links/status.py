@@ -20,6 +20,7 @@ from admin.models import (
     PromoteJobStatus,
     PromotePhase,
     PromoteTopic,
+    RemainingCopy,
     ReplicaStatus,
     worst_state,
 )
@@ -39,6 +40,8 @@ from linker.links.times import moment as moment
 #: A follower asks every half second; one that does not for so long is down, or the partition has failed there.
 _SILENT = 30.0
 _REFUSALS = 5
+#: Milliseconds; a follower that is behind for less just has not asked yet.
+_BEHIND = 5000
 
 
 def partition_state(runtime: LinkRuntime, state: MirrorPartition) -> MirrorState:
@@ -200,6 +203,7 @@ def mirror_summary(runtime: LinkRuntime, mirror: MirrorTopic) -> MirrorSummary:
     worst = worst_state(shown, default=MirrorState.LINKING)
     lags: list[int | None] = []
     times: list[int] = []
+    far = worst is MirrorState.LINKING
     for state, copy, targets in seen:
         if state.phase not in ENDED:
             lag = copy_lag(copy, targets)
@@ -207,7 +211,9 @@ def mirror_summary(runtime: LinkRuntime, mirror: MirrorTopic) -> MirrorSummary:
             behind = _lag_ms(copy, lag, targets)
             if behind is not None:
                 times.append(behind)
+            far = far or bool(lag and (behind is None or behind >= _BEHIND))
     known = [lag for lag in lags if lag is not None]
+    total = sum(known) if lags and len(known) == len(lags) else None
     reason = next(
         (
             r
@@ -229,10 +235,30 @@ def mirror_summary(runtime: LinkRuntime, mirror: MirrorTopic) -> MirrorSummary:
         state=worst,
         reason=reason,
         partitions=mirror.partitions,
-        lag=sum(known) if lags and len(known) == len(lags) else None,
+        lag=total,
         max_lag=max(known) if known else None,
         lag_ms=max(times) if times else None,
+        copying=copy_progress(total, runtime.rates.rate(state.tp for state in states))
+        if far and worst in (MirrorState.LINKING, MirrorState.ACTIVE)
+        else None,
     )
+
+
+def copy_progress(lag: int | None, rate: float | None) -> RemainingCopy:
+    return RemainingCopy(
+        offsets_per_second=rate,
+        eta_ms=None if lag is None or rate is None else round(1000 * lag / rate),
+    )
+
+
+def link_progress(mirrors: Iterable[MirrorSummary]) -> RemainingCopy | None:
+    """Of all of them that copy."""
+    copying = [(mirror.lag, mirror.copying) for mirror in mirrors if mirror.copying is not None]
+    if not copying:
+        return None
+    lags = [lag for lag, _ in copying if lag is not None]
+    rate = sum(one.offsets_per_second or 0.0 for _, one in copying)
+    return copy_progress(sum(lags) if len(lags) == len(copying) else None, rate or None)
 
 
 def link_state(runtime: LinkRuntime, mirrors: Iterable[MirrorSummary]) -> MirrorState:

@@ -72,6 +72,7 @@ class Overview(FleetService):
                     partitions=sum(mirror.partitions for mirror in mirrors),
                     lag=sum(known) if len(known) == len(lags) else None,
                     lag_ms=max(times, default=None),
+                    copying=view.link_progress(mirrors),
                     forwarding=view.forwarding(runtime),
                     traffic=traffic(runtime, self._sidecar.fleet.fleet_controller),
                     groups=groups_status(self._image.link_groups(runtime.name), runtime.groups.manager),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from admin.samples import LatencyHistogram
 from controller.operations import Operation, Versioned
 from fleet.stores.base import Candidate, ControllerFenced, FleetStore, Seat
+from wire.histogram import LatencyHistogram
 
 
 class MeasuredStore:

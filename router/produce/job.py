@@ -131,7 +131,7 @@ def note_answered(job: ProduceJob, hub: ForwardingHub) -> None:
     stats = hub.stats
     stats.produce_answered += 1
     seconds = hub.loop.time() - job.started
-    stats.produce_seconds += seconds
+    stats.produce_latency.observe(seconds)
     if seconds > stats.produce_slowest:
         stats.produce_slowest = seconds
 

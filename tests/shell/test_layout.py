@@ -40,10 +40,10 @@ def squeezed(text: str) -> str:
 @pytest.mark.parametrize("topic", ["orders", LONG])
 def test_a_table_is_never_wider_than_the_terminal(width: int, topic: str) -> None:
     text = output.columns(
-        ("LINK", "TOPIC", "STATE", "PARTITIONS", "LAG", "MAX LAG", "TIME LAG", "REASON"),
+        ("LINK", "TOPIC", "STATE", "PARTITIONS", "LAG", "MAX LAG", "TIME LAG", "ETA", "REASON"),
         [
-            ("east", topic, "LINKING", 12, 123456, 99999, "41.0 s", REASON),
-            ("east", "t", "ACTIVE", 1, 0, 0, None, None),
+            ("east", topic, "LINKING", 12, 123456, 99999, "41.0 s", "12 min", REASON),
+            ("east", "t", "ACTIVE", 1, 0, 0, None, None, None),
         ],
     )
     assert max(map(len, text.splitlines())) <= width

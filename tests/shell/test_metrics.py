@@ -9,16 +9,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from admin.metrics import CATALOGUE, Metrics
 from admin.models import MirrorState
 from admin.samples import (
-    LATENCY_BUCKETS,
     FleetSample,
     GroupsSample,
-    LatencyHistogram,
     LinkBrokerSample,
     LinkSample,
     PartitionSample,
     Snapshot,
     ValidationSample,
 )
+from wire.histogram import LATENCY_BUCKETS, LatencyHistogram
 
 
 def full() -> Snapshot:
@@ -37,6 +36,7 @@ def full() -> Snapshot:
                 unread_cut=1,
                 leading_partitions=6,
                 unknown_answers=1,
+                produce_latency=latency,
             )
         ],
         controller_epoch=3,
@@ -71,6 +71,8 @@ def full() -> Snapshot:
                 forwarded_bytes=70,
                 forward_errors={"REQUEST_TIMED_OUT": 1},
                 window_bytes=9,
+                replication_latency=latency,
+                clamped_latencies=1,
                 validation=ValidationSample(
                     continuous=True,
                     runs=4,
@@ -105,6 +107,9 @@ def full() -> Snapshot:
                 target_end_offset=95,
                 lag=5,
                 lag_seconds=1.5,
+                record_age_seconds=2.5,
+                copied_bytes=700,
+                copied_offsets=95,
                 validated={2: (90, 4.5)},
             )
         ],

@@ -89,6 +89,7 @@ def spoiled(draw: st.DrawFn) -> bytes:
                     (">i", 12, INT32),
                     (">b", 16, st.integers(-128, 127)),
                     (">i", 23, INT32),
+                    (">q", 35, INT64),
                 ]
             )
         )
@@ -112,7 +113,7 @@ def test_both_walks_are_one(
     for begin in {0, skip}:
         for end in {len(data), len(data) - short}:
             arguments = (begin, end, epoch, chunk_bytes, last_epoch)
-            assert outcome(native.walk, data, *arguments) == outcome(None, data, *arguments)
+            assert outcome(native.stamp, data, *arguments) == outcome(None, data, *arguments)
 
 
 FIELDS = [
@@ -140,7 +141,7 @@ def test_both_walks_draw_the_same_borders(
         for chunk_bytes in (size, 2 * size - 1, 2 * size, 2 * size + 1):
             for end in (*range(3 * size - 12, 3 * size + 1), size, 2 * size, 2 * size + 60, 2 * size + 61):
                 arguments = (0, end, 9, chunk_bytes, 3)
-                assert outcome(native.walk, run, *arguments) == outcome(None, run, *arguments)
+                assert outcome(native.stamp, run, *arguments) == outcome(None, run, *arguments)
 
 
 def test_it_walks_itself_and_does_not_leave_it_to_python(native: ModuleType) -> None:
@@ -149,7 +150,7 @@ def test_it_walks_itself_and_does_not_leave_it_to_python(native: ModuleType) -> 
     struct.pack_into(">qiib", header, 0, 7, BATCH_OVERHEAD - 12, 3, 2)
     run = header + header
     struct.pack_into(">q", run, BATCH_OVERHEAD, 8)
-    assert native.walk(run, 0, len(run), 9, 1, -1) == (
+    assert native.stamp(run, 0, len(run), 9, 1, -1) == (
         [(0, 61, 7, 8)],
         [(3, 7)],
         122,
@@ -159,6 +160,7 @@ def test_it_walks_itself_and_does_not_leave_it_to_python(native: ModuleType) -> 
         3,
         2,
         49,
+        61,
     )
     assert run[12:16] == run[73:77] == bytes([0, 0, 0, 9])
 
@@ -166,9 +168,9 @@ def test_it_walks_itself_and_does_not_leave_it_to_python(native: ModuleType) -> 
 def test_it_refuses_what_it_cannot_write_or_has_no_room_in(native: ModuleType) -> None:
     for begin, end in ((-1, 5), (0, 11), (5, 2**62)):
         with pytest.raises(ValueError, match="outside the buffer"):
-            native.walk(bytearray(10), begin, end, 1, 1, 1)
+            native.stamp(bytearray(10), begin, end, 1, 1, 1)
     with pytest.raises((TypeError, BufferError)):
-        native.walk(bytes(61), 0, 61, 1, 1, 1)
+        native.stamp(bytes(61), 0, 61, 1, 1, 1)
 
 
 def test_it_reads_no_byte_behind_the_buffer(native: ModuleType) -> None:
@@ -190,7 +192,7 @@ def at_the_edge(built: str) -> None:
     memory = mmap.mmap(-1, 2 * page)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     assert ctypes.CDLL(None, use_errno=True).mprotect(ctypes.c_void_p(address + page), page, 0) == 0
-    walk, chosen, batches = load(Path(built)).walk, random.Random(3), 0
+    walk, chosen, batches = load(Path(built)).stamp, random.Random(3), 0
     for _ in range(500):
         size = chosen.randrange(BATCH_OVERHEAD, 300)
         data = bytearray(size)

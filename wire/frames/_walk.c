@@ -40,16 +40,16 @@ static int append(PyObject *list, PyObject *item)
     return failed;
 }
 
-static PyObject *walk(PyObject *Py_UNUSED(module), PyObject *args)
+static PyObject *stamp(PyObject *Py_UNUSED(module), PyObject *args)
 {
     Py_buffer view;
-    Py_ssize_t start, end, chunk_bytes, pos, chunk_start, batches = 0;
+    Py_ssize_t start, end, chunk_bytes, pos, chunk_start, last = -1, batches = 0;
     long long chunk_base = -1, floor = 0;
     int leader_epoch, last_epoch;
     int32_t largest = 0;
     PyObject *chunks = NULL, *epochs = NULL, *result = NULL;
 
-    if (!PyArg_ParseTuple(args, "w*nnini:walk", &view, &start, &end, &leader_epoch, &chunk_bytes, &last_epoch))
+    if (!PyArg_ParseTuple(args, "w*nnini:stamp", &view, &start, &end, &leader_epoch, &chunk_bytes, &last_epoch))
         return NULL;
     if (start < 0 || end > view.len) {
         PyErr_SetString(PyExc_ValueError, "outside the buffer");
@@ -85,10 +85,11 @@ static PyObject *walk(PyObject *Py_UNUSED(module), PyObject *args)
         if (length > largest)
             largest = length;
         batches++;
+        last = pos;
         pos += LENGTH_OVERHEAD + length;
     }
-    result = Py_BuildValue("(OOnnLLini)", chunks, epochs, pos, chunk_start, chunk_base, floor, last_epoch, batches,
-                           (int)largest);
+    result = Py_BuildValue("(OOnnLLinin)", chunks, epochs, pos, chunk_start, chunk_base, floor, last_epoch, batches,
+                           (int)largest, last);
 done:
     Py_XDECREF(chunks);
     Py_XDECREF(epochs);
@@ -97,7 +98,7 @@ done:
 }
 
 static PyMethodDef methods[] = {
-    {"walk", walk, METH_VARARGS, "Stamp and cut whole, ordinary batches from start on; how far it came, and what it saw."},
+    {"stamp", stamp, METH_VARARGS, "Stamp and cut whole, ordinary batches from start on; how far it came, and what it saw."},
     {NULL, NULL, 0, NULL},
 };
 

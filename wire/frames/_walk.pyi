@@ -1,6 +1,6 @@
 """The walk of wire/frames/batch.py in C (_walk.c); not there where it was installed without a compiler."""
 
-def walk(
+def stamp(
     buf: bytearray | memoryview, start: int, end: int, leader_epoch: int, chunk_bytes: int, last_epoch: int, /
 ) -> tuple[
     list[tuple[int, int, int, int]],  # chunks that are complete
@@ -12,4 +12,5 @@ def walk(
     int,  # epoch of the last batch
     int,  # batches
     int,  # the largest one's length field
+    int,  # where the last one begins, -1 if there is none
 ]: ...

@@ -20,11 +20,11 @@ from wire.frames.primitives import INT32, PARSE_ERRORS, read_varint, read_varlon
 from wire.frames.types import Buffer
 
 try:
-    from wire.frames._walk import walk
+    from wire.frames._walk import stamp
 except ImportError:  # installed without a compiler
     native_walk = None
 else:
-    native_walk = walk
+    native_walk = stamp
 
 BATCH_OVERHEAD = 61
 LENGTH_OVERHEAD = 12
@@ -33,6 +33,8 @@ MIN_LENGTH = BATCH_OVERHEAD - LENGTH_OVERHEAD
 
 _WALK = struct.Struct(">qiib6xi")
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_MAX_TIMESTAMP = struct.Struct(">q")
+_MAX_TIMESTAMP_AT = 35
 _unpack_walk = _WALK.unpack_from
 _unpack_header = _HEADER.unpack_from
 _pack_epoch = INT32.pack_into
@@ -55,6 +57,7 @@ class Walk(NamedTuple):
     epochs: list[tuple[int, int]]  # (source leader epoch, base offset) wherever the epoch changes
     batches: int
     largest: int  # bytes of the largest batch
+    newest: int = -1  # maxTimestamp of the last batch
 
 
 def patch_batches(
@@ -76,11 +79,12 @@ def patch_batches(
     epochs: list[tuple[int, int]] = []
     batches = largest = 0
     floor = 0  # where the next batch may begin: after the one before it, and never below zero
+    last = -1
     pos = chunk_start = start
     chunk_base = -1
     if native_walk is not None:
         # The C walk goes as far as batches are ordinary. Errors, a batch that is cut short and the end are handled here.
-        cut, epochs, pos, chunk_start, chunk_base, floor, last_epoch, batches, largest = native_walk(
+        cut, epochs, pos, chunk_start, chunk_base, floor, last_epoch, batches, largest, last = native_walk(
             buf, start, end, leader_epoch, chunk_bytes, last_epoch
         )
         chunks = [Chunk._make(one) for one in cut]
@@ -109,13 +113,15 @@ def patch_batches(
         if length > largest:
             largest = length
         batches += 1
+        last = pos
         pos = batch_end
     else:
         _check_stub(buf, pos, end)
     if not batches:
         return Walk(chunks, -1, epochs, 0, 0)
     chunks.append(Chunk(chunk_start, pos, chunk_base, floor))
-    return Walk(chunks, floor, epochs, batches, largest + LENGTH_OVERHEAD)
+    (newest,) = _MAX_TIMESTAMP.unpack_from(buf, last + _MAX_TIMESTAMP_AT)
+    return Walk(chunks, floor, epochs, batches, largest + LENGTH_OVERHEAD, newest)
 
 
 def _bad_batch(pos: int, base: int, length: int, magic: int, delta: int, floor: int) -> MalformedFrame:
