@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     Field,
+    create_model,
     model_validator,
 )
 
@@ -191,7 +192,7 @@ class LinkOptions(Model):
     )
 
 
-class LinkOptionsUpdate(Model):
+class OptionChanges(Model):
     """Only what is given changes. validation_interval_ms is changed by PATCH /v1/links/{link}/validation."""
 
     @model_validator(mode="before")
@@ -208,44 +209,36 @@ class LinkOptionsUpdate(Model):
             )
         return given
 
-    fetchers_per_node: int | None = Field(default=None, ge=1, le=64)
-    partition_fetch_bytes: int | None = Field(default=None, ge=1 << 10, le=64 << 20)
-    request_fetch_bytes: int | None = Field(default=None, ge=1 << 10, le=256 << 20)
-    replication_bytes_per_second: int | None = Field(default=None, ge=0, le=1 << 40)
-    replication_bytes_per_second_beside_writes: Rate | None = None
-    producer_id_blocks: int | None = Field(default=None, ge=1000, le=1_000_000_000)
-    topics_include: Patterns | None = None
-    topics_exclude: Patterns | None = None
-    topics_refresh_interval_ms: int | None = Field(default=None, ge=1000, le=3_600_000)
-    topics_deleted: TopicsDeleted | None = None
-    groups_include: Patterns | None = None
-    groups_exclude: Patterns | None = None
-    groups_sync_interval_ms: int | None = Field(default=None, ge=100, le=3_600_000)
-    groups_promote: GroupPromotePolicy | None = None
-    groups_gate: GateChoice | None = None
-    unpromoted_reads: ReadsPolicy | None = None
-    unpromoted_reads_hold: Patterns | None = None
-    unpromoted_reads_allow: Patterns | None = None
-    prefix: TopicPrefix | None = None
-    forwarding: Literal["on", "off"] | None = None
-    topic_config_sync: ConfigSync | None = None
-    topic_config_exclude: ConfigNames | None = None
-    acl_sync: AclSync | None = None
-    acl_sync_interval_ms: int | None = Field(default=None, ge=1000, le=3_600_000)
-    acl_resources: AclResources | None = None
-    acl_operations: AclOperations | None = None
-    acl_principals_include: Patterns | None = None
-    acl_principals_exclude: Patterns | None = None
-    acl_names_include: Patterns | None = None
-    acl_names_exclude: Patterns | None = None
-    acl_principals_map: PrincipalRules | None = None
-
     def named(self) -> dict[str, Any]:
         """The changes. A field that is null is not named: clients may send all of them."""
         return self.model_dump(exclude_none=True)
 
     def applied_to(self, options: LinkOptions) -> LinkOptions:
         return options.model_copy(update=self.named())
+
+
+def _changes_of(options: type[LinkOptions], fixed: frozenset[str]) -> type[OptionChanges]:
+    """Every option that is not `fixed`, with its own type and bounds, and null where it stays as it is."""
+    fields: dict[str, Any] = {
+        name: (Annotated[(field.annotation, Field(), *field.metadata)] | None, None)
+        for name, field in options.model_fields.items()
+        if name not in fixed
+    }
+    return create_model(
+        "LinkOptionsUpdate",
+        __base__=OptionChanges,
+        __module__=__name__,
+        __doc__=OptionChanges.__doc__,
+        **fields,
+    )
+
+
+if TYPE_CHECKING:
+
+    class LinkOptionsUpdate(OptionChanges): ...
+
+else:
+    LinkOptionsUpdate = _changes_of(LinkOptions, frozenset({"producer_id_margin", "validation_interval_ms"}))
 
 
 class CreateLinkRequest(Model):

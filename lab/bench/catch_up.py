@@ -92,7 +92,7 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
 
 async def _give_way(on: Stage, *, give_way: bool) -> None:
     rate = LinkOptions().replication_bytes_per_second_beside_writes if give_way else 0
-    options = LinkOptionsUpdate(replication_bytes_per_second_beside_writes=rate)
+    options = LinkOptionsUpdate.model_validate({"replication_bytes_per_second_beside_writes": rate})
     await on.update_link(UpdateLinkRequest(options=options))
 
 

@@ -186,7 +186,7 @@ async def _window(on: Stage, committer: Committer, seconds: float, groups: int) 
 
 
 async def _include(on: Stage, pattern: str) -> None:
-    options = LinkOptionsUpdate(groups_include=pattern)
+    options = LinkOptionsUpdate.model_validate({"groups_include": pattern})
     await on.update_link(UpdateLinkRequest(options=options))
 
 

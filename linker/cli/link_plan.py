@@ -113,7 +113,7 @@ def _link_steps(entry: LinkEntry, seen: SeenLink | None) -> Iterator[Step]:
         for name, value in changed.items()
     ]
     if properties or changed:
-        request_ = UpdateLinkRequest(properties=properties, options=LinkOptionsUpdate(**changed))
+        request_ = UpdateLinkRequest(properties=properties, options=LinkOptionsUpdate.model_validate(changed))
         yield Step(StepKind.UPDATE_LINK, entry.name, request=request_, differences=tuple(differences))
     if interval != 0:
         told = f"{INTERVAL}: {_value(seen.link.options.validation_interval_ms)} -> {_value(interval)}"
@@ -183,7 +183,7 @@ def taken_by_pattern(options: LinkOptions, topic: str) -> bool:
 def _no_new_mirrors(seen: SeenLink) -> Iterator[Step]:
     """A link that is to be deleted must not mirror anew the topics whose mirrors are deleted before it."""
     if told := seen.link.options.topics_include:
-        options = LinkOptionsUpdate(topics_include="")
+        options = LinkOptionsUpdate.model_validate({"topics_include": ""})
         differences = (f"topics_include: {told} -> ''",)
         yield Step(
             StepKind.UPDATE_LINK,
