@@ -57,12 +57,22 @@ class MirrorTopic:
     created_at: int = 0
     # The name at the source where it is another one; `source_topic` has it in any case
     source_name: str | None = field(default=None, metadata=WRITTEN_IF_SET)
+    # How many partitions the mirror was made with, once the source has added some; None: none were added
+    grown_from: int | None = field(default=None, metadata=WRITTEN_IF_SET)
 
     @property
     def source_topic(self) -> str:
         """The name at the source: for people, and for what knows the source's own names (its ACLs). The link's client of
         the source exchanges names by itself."""
         return self.topic if self.source_name is None else self.source_name
+
+    def added(self, partition: int) -> bool:
+        """Whether the source has added the partition while the topic was mirrored."""
+        return self.grown_from is not None and partition >= self.grown_from
+
+    def start_of(self, partition: int) -> str:
+        """`start` was chosen for what was there; a partition that was added since is copied from its first record."""
+        return "earliest" if self.added(partition) else self.start
 
     def topic_partitions(self) -> tuple[TopicPartition, ...]:
         return tuple(TopicPartition(self.topic, index) for index in range(self.partitions))

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from controller.access.acls import Acl
-from controller.decide import acls, failovers, groups, mirrors, promotes, validations
+from controller.decide import acls, failovers, groups, growth, mirrors, promotes, validations
 from controller.decide.mirrors import Leadership
 from controller.errors import NotFound
 from controller.image import ControllerImage
@@ -130,6 +130,18 @@ class LinkController(ABC):
         """All of them in one commit, every partition LINKING."""
         chosen = [(mirror, self._linking(mirror)) for mirror in wanted]
         await self.decide(lambda image: (mirrors.create_mirrors(image, chosen), None))
+
+    async def grow_mirror(
+        self, link: str, topic: str, partitions: int, replicas: Sequence[Sequence[int]]
+    ) -> None:
+        """The source has added partitions: they are LINKING, and part of a promote that is under way."""
+        now = self._now()
+        await self.decide(
+            lambda image: (
+                growth.grow_mirror(image, link, topic, partitions, replicas, now, self.controller_epoch),
+                None,
+            )
+        )
 
     def _linking(self, mirror: MirrorTopic) -> list[MirrorPartition]:
         now = self._now()

@@ -3,6 +3,7 @@
 - `acls`: the ACLs that a link has made at the target
 - `failovers`: a failover: the source is dead, and the target takes over at the end of its replicas
 - `groups`: mirrored groups: discovery, promote, demote
+- `growth`: partitions that the source has added to a mirrored topic
 - `mirrors`: links, mirror topics and the phases of their partitions
 - `promotes`: promotes and their steps
 - `source_fence`: `--fence-source`: a source that refuses writes to a topic while it is promoted

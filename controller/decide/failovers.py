@@ -150,6 +150,8 @@ def begin(
     for topic in names:
         mirror_of(image, link, topic)
         for state in image.topic_partitions(link, topic):
+            if state.session_epoch < 0 and image.mirrors[link, topic].added(state.partition):
+                continue  # the source has just added it: that is no reason to give up the others
             if state.phase in _FROM and state.session_epoch >= 0:
                 tps.append(state.tp)
             elif state.phase in _FROM or state.phase is Phase.LINKING:

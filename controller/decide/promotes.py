@@ -30,9 +30,10 @@ def begin_promote(
     tps: list[TopicPartition] = []
     wrong: list[str] = []
     for topic in names:
-        mirror_of(image, link, topic)
+        mirror = mirror_of(image, link, topic)
         for state in image.topic_partitions(link, topic):
-            if state.phase is Phase.ACTIVE:
+            linking = state.phase is Phase.LINKING and mirror.added(state.partition)
+            if state.phase is Phase.ACTIVE or linking:  # what the source has just added is waited for
                 tps.append(state.tp)
             elif state.phase not in ENDED:
                 wrong.append(f"{state.tp} is {state.phase}" + (f" ({state.reason})" if state.reason else ""))

@@ -94,15 +94,9 @@ def gone_on(
     }
 
 
-def grown_at_source(mirrored: int, now: int) -> str | None:
-    """Why a mirror of so many partitions may not be promoted: the source's topic has more of them by now, and what is in
-    those would be left behind. None if it has not."""
-    if now <= mirrored:
-        return None
-    return (
-        f"the source topic has {now} partitions now, the mirror {mirrored}: "
-        "delete the mirror and create it again"
-    )
+def grown_at_source(mirrored: int, now: int, why: str) -> str:
+    """For people: a mirror has not taken yet what was added at the source."""
+    return f"the source topic has {now} partitions now, the mirror {mirrored}; it does not take the others yet: {why}"
 
 
 @dataclass(frozen=True, slots=True)

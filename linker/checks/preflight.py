@@ -122,22 +122,28 @@ async def check_target_rights(target: Target) -> list[PreflightFinding]:
     ]
 
 
+_NOT_FATAL = {
+    WRITE: ": a promote lets producers wait longer than it has to",
+    ALTER: ": partitions that are added at the source cannot be added there",
+}
+
+
 async def check_mirror_rights(target: Target, topics: Collection[str]) -> list[PreflightFinding]:
-    """The sidecar's rights on mirror topics, which exist. Without one of them a promote would end half way; without WRITE
-    alone it only takes producers longer.
+    """The sidecar's rights on mirror topics, which exist. Without one of them a promote would end half way; of others it
+    is only said what goes without them.
     """
     response = await _describe_topics(target.cluster, topics)
     return [
         PreflightFinding(
             "target rights",
-            operation != WRITE,
+            operation not in _NOT_FATAL,
             f"the sidecar's principal lacks {_OPERATION_NAMES[operation]} on topic {topic.name} at the target"
-            + (": a promote lets producers wait longer than it has to" if operation == WRITE else ""),
+            + _NOT_FATAL.get(operation, ""),
             "kafka-acls.sh --add --allow-principal 'User:<sidecar>' "
             f"--operation {_acl_flag(operation)} --topic {topic.name}",
         )
         for topic in response.topics
-        for operation in (READ, DESCRIBE_CONFIGS, ALTER_CONFIGS, WRITE)
+        for operation in (READ, DESCRIBE_CONFIGS, ALTER_CONFIGS, WRITE, ALTER)
         if int(topic.error_code) == TOPIC_AUTHORIZATION_FAILED
         or (not int(topic.error_code) and not allowed(int(topic.topic_authorized_operations), operation))
     ]

@@ -1,5 +1,6 @@
 """One link at work: its source, its mirrors, and their copies at the target.
 
+- `added_partitions`: makes partitions at the target that the source has added, and takes over those that somebody made
 - `bring_up`: creates the mirrors at the target as the controller's state says, and repairs them
 - `config_keeper`: keeps the configs of a mirrored topic as its source has them
 - `config_options`: the link's options about topic configs: followed or not, and which are the target's own
@@ -32,7 +33,7 @@
 - `source_ids`: how far the source's allocator of producer ids is, as far as this sidecar knows
 - `source_sidecars`: asks the sidecars of a source where its topics come from
 - `source_topics`: the topics of a source as its brokers tell them: all of them, and whether one is certainly gone
-- `source_watch`: finds partitions that were added to the source's topics
+- `source_watch`: finds partitions that were added to the source's topics, and has their mirrors take them
 - `source_writers`: producers that write to the source directly, and the transactions that are open there
 - `status`: links, mirrors and partitions for status: the controller's state joined with the running tasks
 - `throttle`: limits the rate at which this sidecar reads a link's source

@@ -26,6 +26,7 @@ from fetcher.link_fetcher import LinkFetcher
 from fleet.fleet_controller import FleetController
 from fleet.link_controller import LinkController
 from linker.links import forks
+from linker.links.added_partitions import AddedPartitions
 from linker.links.copy_specs import CopySpecs, start_offsets
 from linker.links.due import DueTopics
 from linker.links.leaderless import lead_stranded
@@ -91,6 +92,13 @@ class BringUp:
         self.trouble: dict[str, str] = {}
         self._served = ServedCopies(
             link, target, controller, fetcher, self.specs, lambda: self._link_brokers()
+        )
+        self._added = AddedPartitions(
+            link,
+            target,
+            controller,
+            lambda: self._link_brokers(),
+            lambda count: list(self._first_leaders(count, self._led()).values()),
         )
         self._reassignments = Reassignments(link, target, controller, fetcher, lambda: self._link_brokers())
         #: How often a mirror's reassignment was cancelled, by topic.
@@ -220,7 +228,8 @@ class BringUp:
             await self._reassignments.tidy(mirrors)
             found, refused = await self._topics(mirrors)
             mirrors = self._mirrors(found)
-            stuck: set[TopicPartition] = set()
+            stuck, added = await self._added.complete(mirrors, found)
+            _add(refused, added)
             for mirror in mirrors:
                 unled, errors = await self._lead_stranded(mirror, found[mirror.topic])
                 stuck |= unled
@@ -279,7 +288,8 @@ class BringUp:
                     found[topic.name] = topic
         await self._controller.bind_mirrors(self._link, {topic.name: topic.id for topic in found.values()})
         for topic in found.values():
-            await self._fail_led_by_others(self._open_states(topic.name), topic)
+            states = [state for state in self._open_states(topic.name) if not self._added.never_copied(state)]
+            await self._fail_led_by_others(states, topic)
         return found, refused
 
     def _open_states(self, topic: str) -> list[MirrorPartition]:
@@ -288,18 +298,25 @@ class BringUp:
 
     def _plan(self, mirrors: Iterable[MirrorTopic]) -> dict[str, NewTopic]:
         """New topics: each partition on link brokers alone, the one that leads the least its leader."""
+        led = self._led()
+        planned: dict[str, NewTopic] = {}
+        for mirror in mirrors:
+            chosen = self._first_leaders(mirror.partitions, led)
+            planned[mirror.topic] = NewTopic(chosen, mirror.copied_configs)
+        return planned
+
+    def _led(self) -> Counter[int]:
+        states = self._controller.image.partitions.values()
+        return Counter(state.leader for state in states if state.phase not in ENDED)
+
+    def _first_leaders(self, partitions: int, led: Counter[int]) -> dict[int, list[int]]:
         image, own = self._target.image, self._target.broker_id
         fleet_controller = None if self._fleet_controller is None else self._fleet_controller()
         alive = {own} if fleet_controller is None else fleet_controller.alive() - fleet_controller.draining()
         ready = sorted(b for b in alive if b in image.brokers and not image.brokers[b].fenced)
-        states = self._controller.image.partitions.values()
-        led = Counter(state.leader for state in states if state.phase not in ENDED)
-        planned: dict[str, NewTopic] = {}
-        for mirror in mirrors:
-            chosen = first_leaders(mirror.partitions, ready or [own], led, self._link_replicas)
-            led.update(replicas[0] for replicas in chosen.values())
-            planned[mirror.topic] = NewTopic(chosen, mirror.copied_configs)
-        return planned
+        chosen = first_leaders(partitions, ready or [own], led, self._link_replicas)
+        led.update(replicas[0] for replicas in chosen.values())
+        return chosen
 
     async def _look_for_forks(self, topics: Iterable[str]) -> None:
         """Before the turn, which other mirrors wait for: the brokers asked may be slow, or away."""
@@ -310,7 +327,9 @@ class BringUp:
             found = self._target.image.topics_by_id.get(mirror.topic_id)
             if found is not None:
                 states = [
-                    state for state in self._open_states(mirror.topic) if state.phase is not Phase.FAILED
+                    state
+                    for state in self._open_states(mirror.topic)
+                    if state.phase is not Phase.FAILED and not self._added.never_copied(state)
                 ]
                 led += [state for state, _ in led_by_others(states, found, self._link_brokers())]
         if led:
@@ -391,7 +410,7 @@ class BringUp:
         for mirror in mirrors:
             for state in self._controller.image.topic_partitions(self._link, mirror.topic):
                 if state.phase is Phase.LINKING and state.tp not in stuck:
-                    waiting.setdefault(mirror.start, []).append(state.tp)
+                    waiting.setdefault(mirror.start_of(state.partition), []).append(state.tp)
         ready: dict[TopicPartition, Establishment] = {}
         told: dict[str, LinkerError] = {}
         for start, tps in waiting.items():

@@ -285,6 +285,13 @@ class NewMirrors:
             )
         return mirrors
 
+    def place_added(self, mirror: MirrorTopic, count: int) -> tuple[tuple[int, ...], ...]:
+        """The real brokers that are to hold partitions which the source has added."""
+        factor = mirror.replication_factor
+        if factor is None:
+            return ()
+        return place(real_brokers(self._target, self._link_brokers()), count, factor, self._load())
+
     def _load(self) -> dict[int, Load]:
         links = self._link_brokers()
         load: dict[int, Load] = {}

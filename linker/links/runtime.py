@@ -177,7 +177,15 @@ class LinkRuntime:
             self.fetcher.fail_deleted_after,
             internal_topics,
         )
-        self.watch = SourceWatch(link.name, self.source, controller)
+        self.watch = SourceWatch(
+            link.name,
+            self.source,
+            controller,
+            self.new_mirrors.place_added,
+            self.bring_up.ask,
+            lambda: fleet_controller() is not None,
+            lambda: self.topics.settings.interval,
+        )
         self.configs = ConfigKeeper(link.name, self.source, target, controller, link_brokers)
         self.acls = AclKeeper(link.name, self.source, target, controller, link_brokers)
         self._copied = ChainMap(self.fetcher.partitions, self.stand_in.partitions)
@@ -207,6 +215,7 @@ class LinkRuntime:
             copy=self.copies.get,
             targets=self.targets,
             starts=self.starts,
+            grow=self.watch.look,
         )
         #: The option because of which its mirrors take no writes before their promote. Kept here: it is asked for every
         #: produce.
@@ -254,6 +263,7 @@ class LinkRuntime:
         link = self.controller.image.links.get(self.name)
         if link is not None and (not records or link in records):
             self.read_only = read_only_by(link.options)
+            self.watch.task.wake()
 
     @property
     def refuses(self) -> str | None:

@@ -389,8 +389,8 @@ def _promote_phase(job: PromoteJob, states: list[MirrorPartition]) -> PromotePha
     if job.status is not JobStatus.RUNNING:
         return PromotePhase.ABANDONED
     open_ = phases - ENDED
-    # Beside one that has ended, one that is in no phase of a promote went back.
-    if open_ != phases and not open_ & PROMOTING:
+    # Beside one that has ended, one that is in no phase of a promote went back, unless the source has just added it.
+    if open_ != phases and not open_ & (PROMOTING | {Phase.LINKING}):
         return PromotePhase.ABANDONED
     running = [phase for phase in PromotePhase if Phase.__members__.get(phase.value) in open_]
     return running[0] if running else PromotePhase.FENCED if job.failover else PromotePhase.CATCHING_UP

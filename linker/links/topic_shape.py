@@ -90,7 +90,9 @@ def grown_at_target(mirror: MirrorTopic, topic: TopicImage) -> str | None:
         return None
     return (
         f"somebody added partitions to the mirror topic at the target: it has {len(topic.partitions)}, the source "
-        f"topic {mirror.partitions}; writes to the new ones stay at the target: delete the mirror and create it again"
+        f"topic {mirror.partitions}; writes to the new ones stay at the target. Give the source as many (kafka-topics.sh "
+        f"--alter --topic {mirror.source_topic} --partitions {len(topic.partitions)}): empty ones are then mirrored; see "
+        "docs/following.md for those with records"
     )
 
 

@@ -29,6 +29,7 @@ REQUIRED_RIGHTS: dict[str, tuple[str, str, str]] = {
     "unregister_broker": _ALTER,
     "describe_quorum": ("DESCRIBE", "Cluster", "--operation Describe --cluster"),
     "create_topics": ("CREATE", "Cluster", "--operation Create --cluster"),
+    "create_partitions": ("ALTER", "Topic", "--operation Alter --topic '*'"),
     "delete_topics": ("DELETE", "Topic", "--operation Delete --topic '*'"),
     "incremental_alter_configs": ("ALTER_CONFIGS", "Topic", "--operation AlterConfigs --topic '*'"),
 }

@@ -14,7 +14,7 @@ from linker.membership.controller_channel import ControllerChannel
 from linker.membership.errors import OperationFailed, raise_refused, refusal
 from linker.membership.metadata_log import MetadataLog
 from wire.errors import ConnectionLost, LinkerError
-from wire.frames.error_codes import TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC_OR_PARTITION
+from wire.frames.error_codes import INVALID_PARTITIONS, TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC_OR_PARTITION
 from wire.frames.types import TopicId
 from wire.metadata.image import ClusterImage, TopicImage
 
@@ -121,6 +121,51 @@ class TopicOperations:
             lambda image: _topic_ids(image, wanted), max(0.001, deadline - time.monotonic())
         )
         return made, refused
+
+    async def create_partitions(
+        self,
+        name: str,
+        count: int,
+        assignments: Sequence[Sequence[int]],
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> None:
+        """Add partitions up to `count`, by manual assignment; returns once they are in the image.
+
+        Partitions that are there already, after an answer that got lost or by somebody else's request, are no error: who
+        has them is looked at anyway. The controller takes only as many replicas of each as its first partition has.
+        """
+        deadline = time.monotonic() + timeout
+        response = await self._channel.call(
+            "create_partitions",
+            {
+                "topics": [
+                    {
+                        "name": name,
+                        "count": count,
+                        "assignments": [{"broker_ids": list(replicas)} for replicas in assignments],
+                    }
+                ],
+                "timeout_ms": int(timeout * 1000),
+                "validate_only": False,
+            },
+            timeout=timeout,
+            idempotent=True,
+        )
+        for result in response.results:
+            code = int(result.error_code)
+            if code not in (0, INVALID_PARTITIONS):
+                raise_refused(
+                    "create_partitions",
+                    self._channel.cluster_name,
+                    f"adding partitions to {name}",
+                    {name: (code, result.error_message)},
+                )
+            if code:
+                await self._metadata.caught_up(max(0.001, deadline - time.monotonic()))
+        await self._metadata.wait_for(
+            lambda image: _topic_id_with(image, name, count), max(0.001, deadline - time.monotonic())
+        )
 
     async def delete_topic(self, name: str, *, timeout: float = DEFAULT_TIMEOUT) -> None:
         """Delete a topic and wait until the image does not have it; one that is not there is deleted."""

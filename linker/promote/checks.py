@@ -80,7 +80,7 @@ class Checks:
         from closing.
         """
         context = self._context
-        await context.controller.advance(context.link, context.tps, Phase.CATCHING_UP)
+        await self._begin()
         deadline = context.now() + self._settings.catch_up_timeout
         with context.timed("catch_up"):
             async with self._proof.validator():
@@ -93,10 +93,34 @@ class Checks:
         context.waiting = {}
         context.tell()
 
+    async def _begin(self) -> dict[TopicPartition, str]:
+        """ACTIVE -> CATCHING_UP. The partitions that are not ACTIVE yet: the source has just added them."""
+        context = self._context
+        phases = {tp: context.phase_of(tp) for tp in context.tps}
+        ended = {
+            tp: f"it is {phase}" for tp, phase in phases.items() if phase in (Phase.FAILED, Phase.PAUSED)
+        }
+        if ended:
+            raise PromoteAbandoned("the mirror cannot be promoted", ended)
+        ready = [tp for tp, phase in phases.items() if phase is Phase.ACTIVE]
+        if ready:
+            await context.controller.advance(context.link, ready, Phase.CATCHING_UP)
+        return {
+            tp: "it was added at the source, and its copy is yet to begin"
+            for tp, phase in phases.items()
+            if phase is Phase.LINKING
+        }
+
     async def _nearly_there(self, deadline: float) -> bool:
         context, tps = self._context, self._context.tps
         context.check_failures(tps)
         left = max(deadline - context.now(), 0.001)
+        linking = await self._begin()
+        if linking:
+            context.waiting = linking
+            context.tell()
+            await asyncio.sleep(min(left, self._settings.idle_poll))
+            return False
         behind = self._behind(tps)
         if behind:
             context.waiting = behind

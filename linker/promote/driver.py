@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from controller.errors import PromoteAbandoned, PromoteStuck
@@ -73,7 +73,9 @@ class PromoteDriver:
         """
         async with self._turn:
             contexts: list[PromoteBatch] = []
-            for tps in cut(job.partitions, self._settings, failover=job.failover):
+            waiting = cut(job.partitions, self._settings, failover=job.failover)
+            while waiting := waiting or self._added(job, contexts):
+                tps = waiting.pop(0)
                 if contexts and not job.failover:
                     await contexts[-1].breathe()
                 context = self._context(job.id, tps, failover=job.failover)
@@ -174,7 +176,8 @@ class PromoteDriver:
         checks = Checks(context)
         try:
             await checks.catch_up()
-            await context.check_growth()  # it may have waited for long, behind another job too
+            while await context.take_growth():  # it may have waited for long, behind another job too
+                await checks.catch_up()
             await checks.take_fence()
             verified = await self._validated(context, checks)
         except Exception as error:
@@ -185,6 +188,12 @@ class PromoteDriver:
             return
         await HandOverRun(context, checks, verified, {}).run(context.tps)
         await context.finish()
+
+    def _added(self, job: PromoteJob, contexts: Iterable[PromoteBatch]) -> list[list[TopicPartition]]:
+        """Partitions that became part of the job when no batch could take them any more."""
+        taken = {tp for context in contexts for tp in context.tps}
+        now = self._controller.image.jobs.get((self._link, job.id), job)
+        return cut([tp for tp in now.partitions if tp not in taken], self._settings)
 
     async def _take_over_batch(self, context: TakeOverContext) -> None:
         """From wherever the batch stands to its end."""
@@ -291,6 +300,7 @@ class PromoteDriver:
         await HandOverRun(context, checks, None, unknown).run(tps)
 
     async def _end(self, job: PromoteJob, contexts: list[PromoteBatch]) -> PromoteOutcome:
+        job = self._controller.image.jobs.get((self._link, job.id), job)  # partitions may have been added
         phases_ms: dict[str, float] = {}
         for context in contexts:
             for name, value in context.phases_ms.items():

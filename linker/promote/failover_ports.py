@@ -97,6 +97,7 @@ def make_take_over_ports(
             promote,
             fencer=FleetFence(link, fleet_controller, None, target, link_brokers),
             tail_check=ReplicaTails(target, targets),
+            growth=None,
             source_topics=None,
             replica_starts=None,
         ),

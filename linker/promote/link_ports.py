@@ -14,7 +14,7 @@ from linker.membership import TargetCluster
 from linker.promote.failover import TakeOverPorts
 from linker.promote.failover_ports import make_take_over_ports
 from linker.promote.fleet_ports import ListedSourceEnds, make_promote_ports
-from linker.promote.ports import PromotePorts
+from linker.promote.ports import Grow, PromotePorts
 from linker.promote.source_fence import AclSourceFence
 from linker.validation.promote import PromoteProof
 from linker.validation.runner import LinkValidator
@@ -39,9 +39,11 @@ class LinkPorts:
         copy: Callable[[TopicPartition], CopyView | None],
         targets: Callable[[TopicPartition], tuple[int, ...]],
         starts: ReplicaStarts,
+        grow: Grow,
     ) -> None:
         """`targets`: the real brokers that are to hold a partition."""
         self._starts = starts
+        self._grow = grow
         self._link = link
         self._controller = controller
         self._source = source
@@ -70,6 +72,7 @@ class LinkPorts:
         return replace(
             ports,
             producers=self.writers,
+            growth=self._grow,
             source_topics=self.source_ends,
             replica_starts=self._starts,
             source_fence=self.source_fence,

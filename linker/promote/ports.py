@@ -6,7 +6,7 @@ means. Calls are idempotent: after a restart the driver makes them again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -79,6 +79,12 @@ class SourceEnds(Protocol):
         consumer), high watermark with replica id -1, last stable offset with isolation level 1; all
         partitions, or raise.
         """
+        ...
+
+
+class Grow(Protocol):
+    def __call__(self, topics: Collection[str], *, timeout: float) -> Awaitable[None]:
+        """Look for partitions that the source has added to these topics now, and have their mirrors take them."""
         ...
 
 
@@ -218,6 +224,7 @@ class PromotePorts:
     configs: Configs
     validation: Validation | None = None  # None: there is none, and none is asked for
     producers: SourceProducers | None = None  # None: nobody is named, and nothing aborted
+    growth: Grow | None = None  # None: mirrors do not take partitions that the source adds
     source_topics: SourceTopics | None = None  # None: the source is not asked for partitions that were added
     replica_starts: ReplicaStartsPort | None = None  # None: there is no source to start earlier
     source_fence: SourceFence | None = None  # None: the source cannot be made to refuse writes

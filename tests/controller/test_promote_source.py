@@ -261,7 +261,8 @@ def test_partitions_added_while_it_caught_up_abandon_it_before_anybody_is_held()
     assert topics.behind_fence == [False]
     assert "fence" not in outcome.phases_ms
     assert job.reason == (
-        "topic t: the source topic has 3 partitions now, the mirror 2: delete the mirror and create it again"
+        "topic t: the source topic has 3 partitions now, the mirror 2; it does not take the others yet: they could not be "
+        "taken before writes were held"
     )
 
 

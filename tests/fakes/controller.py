@@ -42,6 +42,7 @@ SUPPORTED = {
     "alter_partition": (2, 3),
     "alter_partition_reassignments": (0, 1),
     "allocate_producer_ids": (0, 0),
+    "create_partitions": (0, 3),
     "create_topics": (2, 7),
     "delete_topics": (1, 6),
     "incremental_alter_configs": (0, 1),
@@ -377,6 +378,27 @@ class FakeController:
             answers.append({"name": topic.name, "error_code": code, "configs": None})
         return {"topics": answers}
 
+    async def _create_partitions(self, request: Any, version: int) -> dict[str, object]:
+        """As createPartitions: as many replicas as the first partition has, and all of them that are alive in the ISR."""
+        answers = []
+        for topic in request.topics:
+            parts = self.quorum.topics[topic.name][1]
+            code, replicas = 0, [list(a.broker_ids) for a in topic.assignments or ()]
+            if topic.count <= len(parts):
+                code = 37
+            elif len(replicas) != topic.count - len(parts) or any(
+                len(one) != len(parts[0].replicas)
+                or len(set(one)) != len(one)
+                or set(one) - self.quorum.brokers.keys()
+                for one in replicas
+            ):
+                code = 39
+            else:
+                for members in replicas:
+                    self.quorum.add_partition(topic.name, members)
+            answers.append({"name": topic.name, "error_code": code})
+        return {"results": answers}
+
     async def _delete_topics(self, request: Any, version: int) -> dict[str, object]:
         names = [t.name for t in request.topics] if version >= 6 else list(request.topic_names)
         answers = []
@@ -455,7 +477,7 @@ class FakeController:
                     code = 107
                 elif part.adding and set(part.adding) <= {b for b, _ in isr}:
                     code = 108
-                    kept = [r for r in part.replicas if r != request.broker_id]
+                    kept = [r for r in part.replicas if r not in part.removing]
                     quorum.change(
                         name,
                         asked.partition_index,
@@ -463,7 +485,7 @@ class FakeController:
                         isr=kept,
                         adding_replicas=[],
                         removing_replicas=[],
-                        leader=kept[0],
+                        leader=part.leader if part.leader in kept else kept[0],
                     )
                 else:
                     quorum.change(name, asked.partition_index, isr=[b for b, _ in isr])
@@ -472,6 +494,12 @@ class FakeController:
         return {"topics": answers}
 
     async def _elect_leaders(self, request: Any, version: int) -> dict[str, object]:
+        for asked in request.topic_partitions:
+            parts = self.quorum.topics.get(asked.topic, (NEVER, {}))[1]
+            for index in asked.partitions:
+                part = parts.get(index)
+                if part is not None and part.leader != part.replicas[0] and part.replicas[0] in part.isr:
+                    self.quorum.change(asked.topic, index, leader=part.replicas[0])
         return {
             "replica_election_results": [
                 {

@@ -24,6 +24,7 @@ class FakePartition:
     adding: list[int] = dataclasses.field(default_factory=list)
     leader_epoch: int = 0
     partition_epoch: int = 0
+    removing: list[int] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
@@ -127,6 +128,25 @@ class FakeQuorum:
             },
         )
 
+    def add_partition(self, name: str, replicas: list[int]) -> None:
+        """One more of a topic, led by the first of its replicas that is alive."""
+        topic_id, partitions = self.topics[name]
+        isr = [b for b in replicas if not self.brokers[b].fenced]
+        part = partitions[len(partitions)] = FakePartition(list(replicas), isr, isr[0])
+        self.append(
+            "PartitionRecord",
+            {
+                "partition_id": len(partitions) - 1,
+                "topic_id": topic_id,
+                "replicas": part.replicas,
+                "isr": part.isr,
+                "leader": part.leader,
+                "leader_epoch": 0,
+                "partition_epoch": 0,
+                "directories": [bytes(16)] * len(part.replicas),
+            },
+        )
+
     def change(self, name: str, index: int, **fields: Any) -> None:
         """A PartitionChangeRecord, replayed here as well."""
         topic_id, partitions = self.topics[name]
@@ -138,6 +158,8 @@ class FakeQuorum:
         part.adding = list(
             part.adding if fields.get("adding_replicas") is None else fields["adding_replicas"]
         )
+        if fields.get("removing_replicas") is not None:
+            part.removing = list(fields["removing_replicas"])
         if fields.get("leader", -2) != -2:
             part.leader = fields["leader"]
             part.leader_epoch += 1

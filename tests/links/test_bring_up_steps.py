@@ -58,6 +58,10 @@ class Fetchers:
         for tp in tps:
             self.partitions[tp].paused = True
 
+    def resume(self, tps: Iterable[TopicPartition]) -> None:
+        for tp in tps:
+            self.partitions[tp].paused = False
+
 
 class Rig:
     """A link with one mirror of two partitions that nothing was done for yet."""
