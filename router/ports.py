@@ -246,7 +246,7 @@ class RouterPorts:
     Empty: not known, or there is one listener only."""
     upstream: Callable[[str], str | None] = lambda _topic: None
     """The clusters that a mirror came through, in words for other sidecars; None: the topic is no mirror."""
-    holds_reads: Callable[[str, str | None], bool] = lambda _link, _client_id: False
+    holds_reads: Callable[[str, str | None, str], bool] = lambda _link, _client_id, _topic: False
     """Whether a consumer of this client id must not read mirrors of the link before their promote. Called per partition
     of each fetch."""
 

@@ -163,6 +163,8 @@ GateChoice = Literal[
 TopicsDeleted = Literal["fail", "keep", "delete"]
 
 
+#: The source's cluster id comes behind it.
+HeartbeatTopic = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{0,200}$")]
 ReadsPolicy = Literal["allow", "hold"]
 
 

@@ -24,6 +24,7 @@ from admin.models.common import (
     Forwarding,
     GateChoice,
     GroupPromotePolicy,
+    HeartbeatTopic,
     Model,
     Patterns,
     PrincipalRules,
@@ -108,6 +109,21 @@ class LinkOptions(Model):
         description="What becomes of the mirror of a topic that was deleted at the source. fail: it is FAILED, its copy "
         "stays; keep: it stays as it is and waits for the same topic; delete: it is deleted with its topic at the target, "
         "once every broker of the source that answers has said so twice.",
+    )
+    heartbeat_topic: HeartbeatTopic = Field(
+        default="",
+        description="A small record is written at intervals into the topic of this name, a dot and the source's cluster id, "
+        "at the source, and mirrored, so that its readers at the target see that the link lives. linker-heartbeats, say. "
+        "Empty: nothing is written.",
+    )
+    heartbeat_interval_ms: int = Field(
+        default=5000, ge=1000, le=3_600_000, description="How often such a record is written."
+    )
+    heartbeat_retention_ms: int = Field(
+        default=86_400_000,
+        ge=60_000,
+        le=1 << 40,
+        description="How long the source keeps them; when the sidecar makes the topic.",
     )
     groups_include: Patterns = Field(
         default=".*",

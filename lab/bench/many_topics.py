@@ -2,7 +2,8 @@
 
 Source and target have one broker each, so that the time is the link's and not that of a crowd of followers. Each number of
 topics gets a target and a sidecar of its own. While the topics are linked, a thread asks the admin API every few
-milliseconds whether the sidecar is ready. The longest answer is the longest pause of the event loop, seen from outside.
+milliseconds whether the sidecar is ready. The longest answer is the longest pause of the event loop, seen from outside. At
+the end topics are made at the source one after the other, and the link takes them by pattern.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 
 import httpx
 
-from lab.bench.cluster import BenchCluster
+from admin.models import LinkOptionsUpdate, UpdateLinkRequest
+from lab.bench.cluster import BenchCluster, BenchError
 from lab.bench.load import build_batch
 from lab.bench.memory import MIB, MemoryWatch
 from lab.bench.results import CaseResult, Goal, strip
@@ -30,6 +32,8 @@ READY_TIMEOUT = 900.0
 SETTLE = 20.0
 BATCH_BYTES = 200
 PROBE = 0.05
+LOOKS = 5.0  # seconds between two looks at the source's topics
+MADE_LATER = 3
 
 
 class PauseWatch:
@@ -82,7 +86,8 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
             say(
                 f"{count} topics: ACTIVE after {one['ready_seconds']:.1f} s ({one['ms_per_topic']:.1f} ms each, CPU "
                 f"{one['cpu_ms_per_topic']:.1f} ms each), longest pause {one['longest_pause_ms']:.0f} ms, idle "
-                f"{one['idle_percent']:.1f} % of a core, {one['rss_mib']:.0f} MiB, status {one['status_seconds']:.2f} s"
+                f"{one['idle_percent']:.1f} % of a core, {one['rss_mib']:.0f} MiB, status {one['status_seconds']:.2f} s, "
+                f"a new topic ACTIVE after {one['new_topic_seconds']:.1f} s"
             )
     most = result.rounds["link"][-1]
     result.figures = dict(most)
@@ -92,6 +97,13 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
         Goal(f"{most['topics']:,} topics, RSS", most["rss_mib"], 250, at_least=False, unit="MiB"),
         Goal(
             f"{most['topics']:,} topics, linker status", most["status_seconds"], 1, at_least=False, unit="s"
+        ),
+        Goal(
+            f"{most['topics']:,} topics, one more ACTIVE (it is looked for every {LOOKS:.0f} s)",
+            max(one["new_topic_seconds"] for one in result.rounds["link"]),
+            LOOKS + 2,
+            at_least=False,
+            unit="s",
         ),
     ]
     result.plots = [
@@ -122,6 +134,7 @@ async def _linked(on: Stage, names: list[str], settings: Settings, result: CaseR
         api = time.monotonic()
         await on.status()
         api = time.monotonic() - api
+        found = await _found(on, len(names))
         peak = memory.peak_now() / MIB
     return {
         "ready_seconds": ready,
@@ -134,7 +147,31 @@ async def _linked(on: Stage, names: list[str], settings: Settings, result: CaseR
         "peak_rss_mib": peak,
         "status_seconds": status_seconds,
         "status_api_seconds": api,
+        "new_topic_seconds": found,
     }
+
+
+async def _found(on: Stage, count: int) -> float:
+    """The longest time from the creation of a topic at the source until its mirror is ACTIVE without lag."""
+    options = LinkOptionsUpdate.model_validate(
+        {"topics_include": f"later-{count}-.*", "topics_refresh_interval_ms": int(1000 * LOOKS)}
+    )
+    await on.update_link(UpdateLinkRequest(options=options))
+    longest = 0.0
+    for number in range(MADE_LATER):
+        await asyncio.sleep(LOOKS / MADE_LATER)  # not in step with the looks
+        began = time.monotonic()
+        await on.source.create_topic(f"later-{count}-{number}", [[1]])
+        while True:
+            try:
+                await on.wait_active(f"later-{count}-{number}")
+                break
+            except BenchError as error:
+                if "has no mirror" not in str(error) or time.monotonic() - began > 60:
+                    raise
+            await asyncio.sleep(PROBE)
+        longest = max(longest, time.monotonic() - began)
+    return longest
 
 
 async def _make(cluster: BenchCluster, names: list[str]) -> None:

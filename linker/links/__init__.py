@@ -12,6 +12,7 @@
 - `forks`: finds mirror partitions that a real broker led without a promote, and counts its records
 - `group_options`: the options of a link that concern groups
 - `controller_tasks`: the tasks that a sidecar runs for a link while it is the link controller
+- `heartbeats`: writes a small record at intervals into a topic of the source, and has it mirrored
 - `kafka_version`: the Kafka version of a cluster, for the evidence
 - `leaderless`: finds mirror partitions that KRaft cannot elect a leader for, and has a link broker elected
 - `link_groups`: builds the readers, gates and manager of a link's groups, anew in each term as link controller

@@ -57,11 +57,11 @@ class RunningLinks(Mapping[str, LinkRuntime]):
         runtime = self._links.get(name)
         return None if runtime is None else runtime.refuses
 
-    def holds_reads(self, name: str, client_id: str | None) -> bool:
-        """Whether a consumer of this client id must not read the link's mirrors before their promote. Asked per partition
-        of each fetch."""
+    def holds_reads(self, name: str, client_id: str | None, topic: str) -> bool:
+        """Whether a consumer of this client id must not read this mirror before its promote; heartbeats are for everybody.
+        Asked per partition of each fetch."""
         runtime = self._links.get(name)
-        return runtime is not None and runtime.reads.holds(client_id)
+        return runtime is not None and runtime.reads.holds(client_id) and topic != runtime.heartbeats.topic
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._links)

@@ -33,6 +33,7 @@ from linker.links.controller_tasks import ControllerTasks
 from linker.links.copies import Copies
 from linker.links.copy_rates import CopyRates
 from linker.links.group_options import GROUP_OPTIONS
+from linker.links.heartbeats import HEARTBEAT_OPTIONS, Heartbeats
 from linker.links.kafka_version import kafka_version
 from linker.links.link_groups import LinkGroups
 from linker.links.mirrors import read_only_by
@@ -77,6 +78,7 @@ LIVE_OPTIONS = (
     | ACL_OPTIONS
     | CONFIG_OPTIONS
     | TOPIC_OPTIONS
+    | HEARTBEAT_OPTIONS
     | {"forwarding"}
 )
 
@@ -176,6 +178,9 @@ class LinkRuntime:
             link_brokers,
             self.fetcher.fail_deleted_after,
             internal_topics,
+        )
+        self.heartbeats = Heartbeats(
+            link.name, self.source, controller, self.new_mirrors, lambda: target.cluster.cluster_id
         )
         self.watch = SourceWatch(
             link.name,
@@ -293,6 +298,7 @@ class LinkRuntime:
             self.configs.task,
             self.acls.task,
             self.topics.task,
+            self.heartbeats.task,
             self.starts.task,
             self.fence_debts.task,
             self.rates.task,
@@ -312,10 +318,12 @@ class LinkRuntime:
                 self.controller.listeners.add(self.throttle.on_records)
                 self.controller.listeners.add(self.promotes.on_records)
                 self.controller.listeners.add(self.topics.on_records)
+                self.controller.listeners.add(self.heartbeats.on_records)
                 self.controller.listeners.add(self._follow_options)
                 self._follow_options(())
                 self.throttle.on_records(())
                 self.topics.on_records(())
+                self.heartbeats.on_records(())
                 group.create_task(self.stand_in.run(), name=f"{self.name}: failover")
                 group.create_task(self.events.run(), name=f"{self.name}: events")
                 await self._reach_source()
@@ -329,6 +337,7 @@ class LinkRuntime:
             self.controller.listeners.discard(self.throttle.on_records)
             self.controller.listeners.discard(self.promotes.on_records)
             self.controller.listeners.discard(self.topics.on_records)
+            self.controller.listeners.discard(self.heartbeats.on_records)
             self.controller.listeners.discard(self._follow_options)
             self.stand_in.close()
             await self.end_duties()
@@ -352,6 +361,7 @@ class LinkRuntime:
             self._duties.rule(self._follow_acls(), "ACLs")
             self._duties.rule(self._look_at_starts(), "where replicas start")
             self._duties.rule(self._follow_topics(), "topics of the source")
+            self._duties.rule(self._beat(), self.heartbeats.task.name)
             self._duties.rule(self.fence_debts.task.run(), self.fence_debts.task.name)
             self._duties.rule(self.rates.task.run(), self.rates.task.name)
             for mirror in self.controller.image.link_mirrors(self.name):
@@ -372,6 +382,10 @@ class LinkRuntime:
     async def _look_at_starts(self) -> None:
         await self._verified.wait()
         await self.starts.task.run()
+
+    async def _beat(self) -> None:
+        await self._verified.wait()
+        await self.heartbeats.task.run()
 
     async def _follow_topics(self) -> None:
         await self._verified.wait()

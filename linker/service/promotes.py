@@ -48,6 +48,8 @@ class Promotes(Validations):
         runtime = self._runtime(link)
         topics = self._promote_topics(link, request)
         blockers: list[str] = []
+        if (why := _heartbeats(runtime, topics)) is not None:
+            blockers.append(why)
         if (own := self._own_topics(runtime, request.options.as_own_topic)) is not None:
             blockers.append(own)
         try:
@@ -77,6 +79,11 @@ class Promotes(Validations):
         if request.options.fence_source:
             blockers += [finding.detail for finding in await self._source_fence(runtime, topics)]
         warnings = [finding.detail for finding in rights if not finding.fatal]
+        if request.all and (link, runtime.heartbeats.topic) in self._image.mirrors:
+            warnings.append(
+                f"topic {runtime.heartbeats.topic} has the heartbeats of link {link} and stays a mirror: delete it "
+                "before the link"
+            )
         configs = await self._configs(runtime, topics)
         warnings += await self._as_doctor_says(runtime, topics)
         warnings += await self._open_transactions(runtime, topics)
@@ -260,10 +267,12 @@ class Promotes(Validations):
             for topic in request.topics:
                 self._mirror(link, topic)
             return list(request.topics)
+        own = self._runtime(link).heartbeats.topic
         return [
             mirror.topic
             for mirror in self._image.link_mirrors(link)
-            if any(state.phase not in ENDED for state in self._image.topic_partitions(link, mirror.topic))
+            if mirror.topic != own
+            and any(state.phase not in ENDED for state in self._image.topic_partitions(link, mirror.topic))
         ]
 
     async def promote(self, link: str, request: PromoteRequest) -> PromoteJobStatus:
@@ -284,6 +293,8 @@ class Promotes(Validations):
         topics = self._promote_topics(link, request)
         if not topics:
             raise IllegalState(f"link {link} has nothing to promote")
+        if (why := _heartbeats(runtime, topics)) is not None:
+            raise IllegalState(why)
         if (own := self._own_topics(runtime, request.options.as_own_topic)) is not None:
             raise IllegalState(own)
         grown = await self._grown(runtime, topics)
@@ -357,3 +368,14 @@ class Promotes(Validations):
         if job is None:
             raise PromoteNotFound(promote_id)
         return view.promote_job(self._runtime(job.link), job)
+
+
+def _heartbeats(runtime: LinkRuntime, topics: Sequence[str]) -> str | None:
+    """Why one of them is not promoted."""
+    topic = runtime.heartbeats.topic
+    if topic is None or topic not in topics:
+        return None
+    return (
+        f"topic {topic} has the heartbeats of link {runtime.name}, which writes them at the source: delete it before the "
+        f"link, or end them first (linker link update {runtime.name} --option heartbeat_topic=)"
+    )

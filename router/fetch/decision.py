@@ -116,7 +116,7 @@ def decide(
     named = named_replica(request.rack_id)
     if named is not None and not _copies(hub, part.tp, named):
         named = None
-    if named is None and hub.ports.holds_reads(mirror.link, client_id):
+    if named is None and hub.ports.holds_reads(mirror.link, client_id, mirror.topic):
         part.held = True
         return part.empty(0)
     if asked.fetch_offset < partition.start_offset:

@@ -104,6 +104,23 @@ def test_batches_without_a_timestamp_and_answers_that_were_not_taken_count_nowhe
     assert mirror.followers[1].newest == -1
 
 
+def test_a_replica_that_took_a_part_does_not_have_the_last_batch() -> None:
+    latency = ReplicationLatency(lambda: START)
+    mirror, cursor = stage(latency)
+    come(mirror, cursor, int(1000 * START))
+    told(mirror)
+    mirror.follower_fetched(1, 5, 0, 1.0)
+    assert (sum(latency.histogram.counts), mirror.followers[1].newest) == (0, -1)
+
+
+def test_a_chunk_that_begins_below_what_is_there_counts_what_is_new() -> None:
+    mirror, cursor = stage(ReplicationLatency())
+    come(mirror, cursor, 1)
+    cursor.restart(5)
+    come(mirror, cursor, 1)  # 5 to 15, of which ten were there to 10
+    assert mirror.offsets_mirrored == 15
+
+
 def test_bytes_and_offsets_count_once() -> None:
     mirror, cursor = stage(ReplicationLatency())
     come(mirror, cursor, 1)

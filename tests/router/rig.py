@@ -262,7 +262,7 @@ class Rig:
             link_brokers=lambda: frozenset({LINK_BROKER}),
             lease=self.lease,
             inter_broker_listeners=lambda: self.inter_broker,
-            holds_reads=lambda link, client_id: (link, client_id) in self.held_clients,
+            holds_reads=lambda link, client_id, _topic: (link, client_id) in self.held_clients,
         )
         self.router = Router(ports, self.limits)
         self.listener = await start_listener(

@@ -30,11 +30,13 @@ _NAMED: Final[Mapping[str, _Field]] = {
 }
 _CONFIGS: Final = "describe_configs"
 _TOPIC_RESOURCE: Final = 2
-# Topics are in none of these, or (ACLs, offsets of groups) whoever asks has to know that they are the cluster's own names.
+# Topics are in none of these, or (ACLs, offsets of groups, heartbeats) whoever asks has to know that they are the cluster's
+# own names.
 _OWN_NAMES: Final = frozenset(
     {
         "api_versions",
         "consumer_group_describe",
+        "create_topics",
         "describe_acls",
         "describe_client_quotas",
         "describe_cluster",
@@ -45,6 +47,7 @@ _OWN_NAMES: Final = frozenset(
         "list_groups",
         "list_transactions",
         "offset_fetch",
+        "produce",
         "sasl_authenticate",
         "sasl_handshake",
     }

@@ -86,9 +86,15 @@ def batches_of(items: Sequence[Item], limit: int) -> Iterator[Sequence[Item]]:
 
 
 def build_batch(
-    items: Sequence[Item], *, producer_id: int, producer_epoch: int, base_sequence: int, timestamp: int
+    items: Sequence[Item],
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    timestamp: int,
+    transactional: bool = True,
 ) -> bytes:
-    """One transactional v2 record batch, uncompressed; layout in wire.frames.batch."""
+    """One v2 record batch, uncompressed; layout in wire.frames.batch."""
     body = bytearray()
     for index, item in enumerate(items):
         record = bytearray(b"\0\0") + varint(index)
@@ -98,12 +104,12 @@ def build_batch(
         body += varint(len(record)) + record
     tail = b"".join(
         (
-            (0x10).to_bytes(2, "big"),  # attributes: transactional
+            (0x10 if transactional else 0).to_bytes(2, "big"),  # attributes
             (len(items) - 1).to_bytes(4, "big"),
             timestamp.to_bytes(8, "big", signed=True) * 2,
-            producer_id.to_bytes(8, "big"),
-            producer_epoch.to_bytes(2, "big"),
-            base_sequence.to_bytes(4, "big"),
+            producer_id.to_bytes(8, "big", signed=True),
+            producer_epoch.to_bytes(2, "big", signed=True),
+            base_sequence.to_bytes(4, "big", signed=True),
             len(items).to_bytes(4, "big"),
             body,
         )
