@@ -32,6 +32,7 @@
 - `source_alive`: checks whether a source still answers; a failover is wrong while it does
 - `source_events`: writes the reports of a link's fetchers to the controller's state, in order
 - `source_ids`: how far the source's allocator of producer ids is, as far as this sidecar knows
+- `source_reach`: the way to a link's source until it answers as the cluster that the link was made for
 - `source_sidecars`: asks the sidecars of a source where its topics come from
 - `source_topics`: the topics of a source as its brokers tell them: all of them, and whether one is certainly gone
 - `source_watch`: finds partitions that were added to the source's topics, and has their mirrors take them

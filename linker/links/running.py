@@ -131,11 +131,11 @@ class RunningLinks(Mapping[str, LinkRuntime]):
             except Exception as error:
                 reason = first_error(error) if isinstance(error, BaseExceptionGroup) else error
                 if isinstance(reason, LinkerError):
-                    runtime.trouble = str(reason)
+                    runtime.reach.trouble = str(reason)
                     if runtime.trouble != before:
                         log.warning("link %s cannot run: %s", runtime.name, reason)
                 else:
-                    runtime.trouble = f"internal error: {reason!r}; see the log"
+                    runtime.reach.trouble = f"internal error: {reason!r}; see the log"
                     log.exception("link %s ended by a bug and begins again", runtime.name)
                 before = runtime.trouble
             # Nothing fills the windows any more: who asks for a partition is told to come again.

@@ -6,9 +6,7 @@ It decides the order in which the parts start, and which of them start again aft
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import time
 from collections import ChainMap
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
@@ -24,7 +22,6 @@ from fleet.progress import copy_lag
 from fleet.shared_controller import NotTheController
 from linker.access.keeper import AclKeeper
 from linker.access.options import ACL_OPTIONS
-from linker.config.cluster_addresses import not_found
 from linker.config.link_secrets import LinkSecrets
 from linker.links.bring_up import BringUp
 from linker.links.config_keeper import ConfigKeeper
@@ -43,6 +40,7 @@ from linker.links.reads import ReadPolicy
 from linker.links.replica_starts import ReplicaStarts
 from linker.links.source import nowhere, source_cluster, source_fetcher, source_side
 from linker.links.source_events import SourceEvents
+from linker.links.source_reach import SourceReach
 from linker.links.source_watch import SourceWatch
 from linker.links.throttle import BESIDE_WRITES, LinkThrottle
 from linker.links.throttle import OPTION as RATE_OPTION
@@ -58,8 +56,7 @@ from linker.validation.evidence import close_evidence
 from linker.validation.runner import INTERVAL_OPTION, LinkValidator
 from linker.validation.validator import Validator
 from router.dispatch import Router
-from wire.backoff import Backoff
-from wire.errors import ClusterUnreachable, LinkerError
+from wire.errors import LinkerError
 from wire.frames.buffers import FramePool
 from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage
@@ -68,9 +65,6 @@ from wire.task_group import TaskGroup
 
 log = logging.getLogger(__name__)
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
-_UNUSABLE_FOR = 5.0  # until it is tried again whether the source can be asked
-_LOOK_AGAIN = 1.0
 #: Options that a link at work follows as soon as they are written; for any other it has to begin anew.
 LIVE_OPTIONS = (
     frozenset({RATE_OPTION, BESIDE_WRITES, INTERVAL_OPTION})
@@ -106,7 +100,6 @@ class LinkRuntime:
         internal_topics: Collection[str] = (),
     ) -> None:
         self.name = link.name
-        self._secrets = secrets
         self.link = link
         self.controller = controller
         self.target = target
@@ -225,12 +218,8 @@ class LinkRuntime:
         #: The option because of which its mirrors take no writes before their promote. Kept here: it is asked for every
         #: produce.
         self.read_only = read_only_by(link.options)
-        #: Why the link as a whole does not work; None when it does.
-        self.trouble: str | None = (
-            "the source was not reached yet" if self.unusable is None else str(self.unusable)
-        )
-        self._away_since = time.monotonic()
-        self._verified = asyncio.Event()
+        self.reach = SourceReach(link, self.source, self.unusable, secrets)
+        self._verified = self.reach.verified
         self.groups = LinkGroups(
             link.name,
             controller,
@@ -239,7 +228,7 @@ class LinkRuntime:
             self.copies,
             router,
             source_known=self._verified,
-            source_trouble=self._source_trouble,
+            source_trouble=self.reach.why_unknown,
         )
         self.promotes = LinkPromotes(
             link.name,
@@ -258,6 +247,11 @@ class LinkRuntime:
         )
         self._duties = ControllerTasks(link.name)
         self._running = False
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the link as a whole does not work; None when it does."""
+        return self.reach.trouble
 
     @property
     def forwards(self) -> bool:
@@ -286,7 +280,7 @@ class LinkRuntime:
     def unavailable_since(self) -> float | None:
         """Monotonic time; None while the source can be read."""
         if not self._verified.is_set():
-            return self._away_since
+            return self.reach.away_since
         return None if self.source_available else min(self.events.unavailable.values())
 
     @property
@@ -341,8 +335,7 @@ class LinkRuntime:
             self.controller.listeners.discard(self._follow_options)
             self.stand_in.close()
             await self.end_duties()
-            self._verified.clear()
-            self._away_since = time.monotonic()
+            self.reach.lost()
             await self.source.close()
 
     # --- the link controller's part ----------------------------------------------------------------------------------
@@ -391,57 +384,21 @@ class LinkRuntime:
         await self._verified.wait()
         await self.topics.run()
 
-    def _source_trouble(self) -> str | None:
-        """Why groups must not be looked for at the source: it was not reached yet, or another cluster answers there."""
-        if self._verified.is_set():
-            return None
-        return self.trouble or "the source was not reached yet"
-
     async def _reach_source(self) -> None:
-        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-        while True:
-            try:
-                if self.unusable is not None:
-                    raise self.unusable
-                await self.source.connect()
-                break
-            except LinkerError as error:
-                trouble = (
-                    not_found(error, self.name, self.link.source_cluster_id)
-                    if isinstance(error, ClusterUnreachable)
-                    else str(error)
-                )
-                if self.trouble != trouble:
-                    log.warning("link %s: %s", self.name, trouble)
-                self.trouble = trouble
-            if self.unusable is not None:
-                await self._without_source()
-                raise self.unusable  # whoever runs the link makes a new one, with what can be read then
-            await asyncio.sleep(backoff.next())
-        self.trouble = None
-        self._verified.set()
-        log.info("link %s: connected to source cluster %s", self.name, self.source.cluster_id)
+        if self.unusable is not None:
+            await self._without_source()
+            raise self.unusable  # RunningLinks makes a new runtime, with what can be read then
+        await self.reach.connect()
 
     async def _without_source(self) -> None:
         """The work that needs no source, which may be gone for good with all that led to it: hand-overs under way
         are finished, a failover may be asked for, and comes to its end, and groups are held."""
         while self.promotes.settling and self._duties.tasks:
             await asyncio.wait(self._duties.tasks, return_when=asyncio.FIRST_COMPLETED)
-        await self._until_usable()
+        await self.reach.until_usable(self._holds_groups)
         while self.promotes.running and self._duties.tasks:
             await asyncio.wait(self._duties.tasks, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _until_usable(self) -> None:
-        """A moment, in which a failover may be asked for. For as long as groups are held from here, too: ended with the
-        link their gates would open by themselves."""
-        until = time.monotonic() + _UNUSABLE_FOR
-        while self._holds_groups or time.monotonic() < until:
-            await asyncio.sleep(min(_LOOK_AGAIN, _UNUSABLE_FOR))
-            with contextlib.suppress(LinkerError):
-                source_cluster(self.name, dict(self.link.properties), self._secrets)
-                return
-
-    @property
     def _holds_groups(self) -> bool:
         return self._duties.on_duty and any(
             group.phase in HELD_GROUPS | UNDER_WAY for group in self.controller.image.link_groups(self.name)

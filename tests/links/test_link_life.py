@@ -26,7 +26,7 @@ from groups import manager as manager_module
 from linker.config.file import parse_config
 from linker.config.link_secrets import LinkSecrets
 from linker.links import running as running_module
-from linker.links import runtime as runtime_module
+from linker.links import source_reach
 from linker.links.runtime import LinkRuntime
 from linker.links.source import source_side
 from linker.promote import jobs as promotes_module
@@ -112,7 +112,7 @@ async def test_a_secret_that_is_not_there_stops_only_its_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_module, "_RESTART", 0.05)
-    monkeypatch.setattr(runtime_module, "_UNUSABLE_FOR", 0.05)
+    monkeypatch.setattr(source_reach, "_UNUSABLE_FOR", 0.05)
     async with FakeCluster(1, cluster_id="east") as east, FakeCluster(1, cluster_id="west") as west:
         secret = tmp_path / "password"
         async with a_sidecar(
@@ -133,7 +133,7 @@ async def test_what_a_reference_stands_for_is_neither_shown_nor_logged(
 ) -> None:
     """It may be a secret, or any file of this machine: where a link is at fault, everybody may read why."""
     monkeypatch.setattr(running_module, "_RESTART", 0.05)
-    monkeypatch.setattr(runtime_module, "_UNUSABLE_FOR", 0.05)
+    monkeypatch.setattr(source_reach, "_UNUSABLE_FOR", 0.05)
     secret = tmp_path / "secret"
     secret.write_text("hunter2")
     wrong = {"security.protocol": "SASL_SSL", "sasl.mechanism": f"${{file:{secret}}}"}
@@ -351,7 +351,7 @@ async def test_a_secret_that_comes_begins_the_link_anew_and_the_gate_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_module, "_RESTART", 0.05)
-    monkeypatch.setattr(runtime_module, "_LOOK_AGAIN", 0.05)
+    monkeypatch.setattr(source_reach, "_LOOK_AGAIN", 0.05)
     secret = tmp_path / "password"
     async with FakeCluster(1, cluster_id="east") as east, a_sidecar(tmp_path) as sidecar:
         FakeGroups(east).offsets.commit("g", ("t", 0), 0, "")

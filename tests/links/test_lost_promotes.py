@@ -18,7 +18,7 @@ from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
 from fleet.stores import StoreError
 from linker.links import running as running_module
-from linker.links import runtime as runtime_module
+from linker.links import source_reach
 from linker.links.runtime import LinkRuntime
 from linker.promote import jobs as promotes_module
 from linker.promote.driver import PromoteDriver, PromoteOutcome
@@ -284,7 +284,7 @@ async def test_a_fail_over_runs_on_a_link_whose_source_cannot_even_be_asked(
 ) -> None:
     """What led to the source may be gone with it. The link is made anew when the failover is over, and not before."""
     monkeypatch.setattr(running_module, "_RESTART", 0.05)
-    monkeypatch.setattr(runtime_module, "_UNUSABLE_FOR", 0.05)
+    monkeypatch.setattr(source_reach, "_UNUSABLE_FOR", 0.05)
     over = asyncio.Event()
     ran: list[int] = []
 
