@@ -42,6 +42,7 @@ from admin.models import (
     SidecarStatus,
     Status,
     TopicName,
+    Topology,
     UpdateLinkRequest,
 )
 from admin.operation import AdminOperation, operation
@@ -271,6 +272,10 @@ class Operations:
     @operation("GET", "/status", "status")
     def status(self) -> Status:
         """Show links, mirrors, lag, forwarding and running promotes; the worst state wins."""
+
+    @operation("GET", "/topology", "topology")
+    def topology(self) -> Topology:
+        """Show the clusters that links reach, directly and behind their sources, and the ways that topics come."""
 
 
 def all_operations() -> Iterator[AdminOperation[..., Any]]:

@@ -165,6 +165,10 @@ class ProducerIdFloor:
     floor: int
     source_seen: int
     sampled_at: int
+    # (first, end): ids that the target's allocator gave to nobody but this link's sidecar, which threw them away
+    unused: tuple[tuple[int, int], ...] = field(default=(), metadata=WRITTEN_IF_SET)
+    # The source hands out ids from here on only, since a link in the other direction moved it past the target's
+    ceiling: int | None = field(default=None, metadata=WRITTEN_IF_SET)
 
 
 UNBOUND: TopicId = bytes(16)

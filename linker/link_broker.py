@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from controller.phases import ENDED
+from controller.plan import producer_ids
 from controller.plan.upstream import tell
 from fetcher.directory import MirrorDirectory
 from fetcher.followers import FollowerServer
@@ -193,6 +194,7 @@ class LinkBroker:
                 link_brokers=self.link_brokers,
                 lease=lease,
                 inter_broker_listeners=self.inter_broker,
+                producer_ids=self._producer_ids,
                 upstream=self._upstream,
                 holds_reads=links.holds_reads,
             ),
@@ -207,6 +209,17 @@ class LinkBroker:
     def link_brokers(self) -> frozenset[int]:
         """Broker ids of all sidecars in this cluster."""
         return frozenset({self.membership.broker_id, *self._other_link_brokers()})
+
+    def _producer_ids(self) -> str:
+        """For sidecars with a link in the other direction."""
+        image = self._controller.image
+        floors = ((link, image.floors.get(name)) for name, link in sorted(image.links.items()))
+        return producer_ids.tell(
+            producer_ids.IdsTold(link.source_cluster_id, None)
+            if word is None
+            else producer_ids.IdsTold(link.source_cluster_id, word.floor, word.unused)
+            for link, word in floors
+        )
 
     def _upstream(self, topic: str) -> str | None:
         """For sidecars that mirror from this cluster; None: no mirror, or one that is promoted and begins here."""

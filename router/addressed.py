@@ -122,6 +122,11 @@ class Addressed:
             else:
                 self._upstream.forward(exchange)
             return
+        if all(_for_sidecars(request.resources[index]) for index in mine):
+            # It tells no more of the cluster than every client may know: asked of no broker, and no right is needed.
+            answers = {index: self._described(request.resources[index], 0, None) for index in mine}
+            self._with_rest(exchange, request, answers, "results", tells)
+            return
         # The same of the cluster's default, for which the same right is needed.
         probe = {"resource_type": BROKER, "resource_name": "", "configuration_keys": ["broker.id"]}
 
@@ -156,6 +161,10 @@ class Addressed:
             elif kind == BROKER:
                 image = self._ports.image().brokers.get(self._ports.broker_id)
                 found = broker_resource.configs(self._ports.broker_id, image, resource.configuration_keys)
+                if broker_resource.PRODUCER_IDS in (resource.configuration_keys or ()):
+                    found.append(
+                        broker_resource.row(broker_resource.PRODUCER_IDS, self._ports.producer_ids())
+                    )
         return _resource(resource, error, message) | {"configs": found}
 
     def _alter_configs(self, exchange: Exchange) -> None:
@@ -239,6 +248,10 @@ class Addressed:
             if hasattr(request, name)
         }
         pass_rest(self._upstream, exchange, {"resources": rest, **others}, replied)
+
+
+def _for_sidecars(resource: Any) -> bool:
+    return bool(list(resource.configuration_keys or ()) == [broker_resource.PRODUCER_IDS])
 
 
 def _resource(resource: Any, error: int, message: str | None) -> Fields:

@@ -17,6 +17,8 @@ BROKER_LOGGER: Final = 8
 
 #: A config of a topic that no broker has: asked for by name, a sidecar tells of a mirror the clusters that it came through.
 UPSTREAM: Final = "kafka.linker.upstream"
+#: A config of a sidecar, asked for by name: its links' producer ids (`controller.plan.producer_ids.tell`).
+PRODUCER_IDS: Final = "kafka.linker.producer.ids"
 
 THROTTLES: Final = (
     "leader.replication.throttled.rate",

@@ -244,6 +244,8 @@ class RouterPorts:
     inter_broker_listeners: Callable[[], frozenset[str]] = frozenset
     """Names of the listeners on which the target's brokers talk to each other: followers come in there and nowhere else.
     Empty: not known, or there is one listener only."""
+    producer_ids: Callable[[], str] = lambda: ""
+    """The producer ids of the sidecar's links, in words for other sidecars."""
     upstream: Callable[[str], str | None] = lambda _topic: None
     """The clusters that a mirror came through, in words for other sidecars; None: the topic is no mirror."""
     holds_reads: Callable[[str, str | None, str], bool] = lambda _link, _client_id, _topic: False

@@ -9,6 +9,7 @@
 - `promotes`: promote and failover: options, plans, jobs, producers at the source
 - `states`: states and phases, in Kafka's capitals
 - `status`: all of it at a glance, doctor, health, errors
+- `topology`: the clusters that a sidecar's links reach, and the ways that topics come
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ from admin.models.states import (
     worst_state,
 )
 from admin.models.status import Check, DoctorReport, ErrorBody, Health, LinkStatus, Status, TaskStatus
+from admin.models.topology import TopicWay, Topology, UpstreamCluster
 from admin.validation_models import LinkValidation, Policy, PromoteValidation
 
 __all__ = [
@@ -186,10 +188,13 @@ __all__ = [
     "StayingPartition",
     "TaskStatus",
     "TopicName",
+    "TopicWay",
+    "Topology",
     "Traffic",
     "Trouble",
     "UnmirroredTopic",
     "UpdateLinkRequest",
+    "UpstreamCluster",
     "WaitingCommand",
     "patterns",
     "principal_rules",

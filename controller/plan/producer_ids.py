@@ -14,7 +14,7 @@ them for ids.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from controller.errors import Refused
@@ -32,6 +32,7 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 30.0, 600.0
 #: its metadata log. A number out of thin air, of a hostile or a damaged source, would keep both busy for ever.
 MOST_BLOCKS = 1_000_000
 MAX_PRODUCER_ID = 2**63 - 1
+_MOST_RUNS = 4
 
 
 class ProducerIdPlan(NamedTuple):
@@ -105,6 +106,82 @@ def plan(
         if block_end(sample) <= needed and block_end(sample) - 1 > sample
     }
     return ProducerIdPlan(needed, blocks, drain)
+
+
+class Runs:
+    """The ids of blocks that were taken and thrown away, as runs without a gap."""
+
+    def __init__(self) -> None:
+        self._end_of: dict[int, int] = {}  # by first id
+        self._first_of: dict[int, int] = {}  # by end
+
+    def add(self, first: int, length: int) -> None:
+        end = first + length
+        first = self._first_of.pop(first, first)
+        end = self._end_of.pop(end, end)
+        self._end_of[first], self._first_of[end] = end, first
+
+    def longest(self) -> tuple[tuple[int, int], ...]:
+        """(first, end) of the longest, in order."""
+        runs = sorted(self._end_of.items(), key=lambda run: run[0] - run[1])
+        return tuple(sorted(runs[:_MOST_RUNS]))
+
+
+class IdsTold(NamedTuple):
+    """A link of another sidecar: it keeps the ids of its target apart from those of its source."""
+
+    source: str  # the source's cluster id
+    floor: int | None  # the target's ids begin there; None: not decided yet
+    unused: tuple[tuple[int, int], ...] = ()
+
+
+def tell(links: Iterable[IdsTold]) -> str:
+    """For other sidecars: `source:floor:first-end/first-end`, a link each."""
+    return ",".join(
+        f"{one.source}:{'?' if one.floor is None else one.floor}:"
+        + "/".join(f"{first}-{end}" for first, end in one.unused)
+        for one in links
+    )
+
+
+def told(value: str) -> list[IdsTold]:
+    """The links of a sidecar of the source; Refused if that cannot be."""
+    try:
+        return [_told(one) for one in value.split(",")] if value else []
+    except ValueError:
+        raise Refused(f"a sidecar of the source tells producer ids that cannot be: {value[:200]!r}") from None
+
+
+def _told(one: str) -> IdsTold:
+    source, floor, unused = one.rsplit(":", 2)
+    runs = [tuple(map(_id, run.split("-"))) for run in unused.split("/")] if unused else []
+    if len(runs) > _MOST_RUNS:
+        raise ValueError(one)
+    return IdsTold(source, None if floor == "?" else _id(floor), tuple((first, end) for first, end in runs))
+
+
+def _id(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise ValueError(text)
+    return int(text)
+
+
+def ceiling(links: Sequence[IdsTold], floor: int, target_next: int) -> int | None:
+    """Where the source's ids go on above those of the target, if nobody at the source has an id from between `floor` and
+    there: a link in the other direction moved them. None: that is not so."""
+    return next(
+        (end for link in links for first, end in link.unused if first <= floor and target_next <= end), None
+    )
+
+
+def outgrown(target_next: int, ceiling: int) -> str | None:
+    """Why nothing may be forwarded any more to a source whose ids go on from this ceiling."""
+    if ceiling - target_next >= RESERVE:
+        return None
+    return (
+        f"the target's producer ids (up to {target_next}) have come too close to those of the source (from {ceiling}, since "
+        "a link in the other direction moved them): promote now, or move producers back to the source"
+    )
 
 
 def low(distance: int, margin: int) -> bool:

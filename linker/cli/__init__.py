@@ -36,6 +36,7 @@
 - `sidecar`: `linker sidecar ...`
 - `store`: `linker store ...`: work on a state store while no sidecar runs
 - `tables`: links, mirrors and the status as tables for people
+- `topology`: `linker topology`: the clusters, numbered, and the ways that topics come
 - `validate`: `linker validate LINK [TOPIC]...`, `linker validate status`, `linker validate report`
 - `validation_tables`: results of validation, as tables for people
 - `verdict`: `linker doctor` for people: a block per finding, the worst last, where a terminal shows it, and the

@@ -120,6 +120,16 @@ def status(
     ask.show(found, tables.status)
 
 
+@asking(app, "topology")
+def topology(ask: Asking) -> None:
+    """Show the clusters that links reach, directly and behind their sources, and the ways that topics come."""
+    from linker.cli.topology import topology as shown
+
+    with ask.client() as client:
+        found = client.topology()
+    ask.show(found, shown)
+
+
 @asking(app, "lag")
 def lag(
     ask: Asking,

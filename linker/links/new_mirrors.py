@@ -157,7 +157,7 @@ class NewMirrors:
             topic: why
             for topic, origin in origins.items()
             if not isinstance(origin, LinkerError)
-            and (why := refusal(topic, origin, source, target)) is not None
+            and (why := refusal(self._source.topic_names.there(topic), origin, source, target)) is not None
         }
 
     async def _examine(self, plan: _Plan, topics: Sequence[str], *, each: bool) -> None:

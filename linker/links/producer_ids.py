@@ -22,20 +22,26 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from controller.plan.producer_ids import (
     DEFAULT_MARGIN,
     MOST_BLOCKS,
     RESERVE,
+    ForwardingVerdict,
+    Runs,
+    ceiling,
     judge,
     lasts,
     low,
+    outgrown,
     plan,
     too_close,
 )
 from controller.state import ProducerIdFloor, Record
 from fleet.link_controller import LinkController, wall_clock_ms
 from linker.links.source_ids import SourceIds, one_producer_id
+from linker.links.source_sidecars import SourceSidecars
 from linker.membership import TargetCluster
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
@@ -84,6 +90,8 @@ class ProducerIdGuard:
         self._most_blocks = most_blocks
         self._is_controller = is_controller
         self.source = SourceIds(source, one_producer_id, clock)
+        self._cluster = source
+        self._sidecars = SourceSidecars(source)
         self.allowed = False
         self.reason: str | None = "producer ids were not looked at yet"
         #: Why forwarding is over, not only off for the moment: the source has come too close.
@@ -181,16 +189,26 @@ class ProducerIdGuard:
         kept = self._controller.image.floors.get(self._link)
         if not self._is_controller() and (kept is None or self.target_next < kept.floor):
             raise FloorNotSet(f"link {self._link}: the link controller has not moved the producer ids yet")
+        if kept is not None and kept.ceiling is not None:
+            await self._look_below(kept, kept.ceiling)
+            return
         looked = await self._look_at_source(kept)
         end = self.source.end or 0
+        if kept is not None and (above := await self._above(kept, end)) is not None:
+            await self._look_below(kept, above)
+            return
         wanted = plan(
-            end,
+            end if kept is not None else max(end, await self._opposite_floor()),
             self.target_next,
             {},
             margin=self._margin,
             floor=None if kept is None else kept.floor,
             most_blocks=self._most_blocks,
         )
+        runs = Runs()
+        if kept is None:
+            # Declared before the ids move: a link in the other direction may be made at this moment.
+            await self._write_down(wanted.floor, end)
         if wanted.blocks and self._is_controller():
             log.info(
                 "link %s: moving the target's producer ids from %d to %d (the source is at %d)",
@@ -205,26 +223,32 @@ class ProducerIdGuard:
                 connections=_ALLOCATE_CONNECTIONS,
                 timeout=_ALLOCATE_TIMEOUT,
                 until=wanted.floor,
+                took=runs.add,
             )
             await self._target.metadata.wait_for(
                 lambda image: True if image.next_producer_id >= wanted.floor else None, _CALL_TIMEOUT
             )
             log.info("link %s: producer ids moved in %.1f s", self._link, time.monotonic() - started)
         self._note_floor(wanted.floor)
-        if self._is_controller() and (looked or kept is None):
-            await self._write_down(wanted.floor, end)
+        if self._is_controller() and (looked or wanted.blocks):
+            await self._write_down(wanted.floor, end, runs.longest() or (() if kept is None else kept.unused))
+        target = await self._drained_to(wanted.floor)
+        verdict = judge(end, self.target_next, target, wanted.floor)
+        self._take(verdict, too_close(end, wanted.floor))
+
+    async def _drained_to(self, floor: int) -> dict[int, int]:
+        """An id at or above the floor of each real broker of the target, none of which hands out a lower one any more."""
         brokers = self._real_brokers()
         await together(
-            self._drain(broker, wanted.floor)
-            for broker in brokers
-            if (broker.id, broker.epoch) not in self._drained
+            self._drain(broker, floor) for broker in brokers if (broker.id, broker.epoch) not in self._drained
         )
-        target = {
+        return {
             broker.id: self._drained[broker.id, broker.epoch]
             for broker in brokers
             if (broker.id, broker.epoch) in self._drained
         }
-        verdict = judge(end, self.target_next, target, wanted.floor)
+
+    def _take(self, verdict: ForwardingVerdict, ended: str | None) -> None:
         self._note_distance(verdict.distance)
         if verdict.allowed and any(
             (b.id, b.epoch) not in self._drained and not self._registered_since(b)
@@ -234,11 +258,44 @@ class ProducerIdGuard:
         was_allowed = self.allowed
         if not verdict.allowed:
             self._end_forwarding(verdict.reason)
-        self.allowed, self.reason = verdict.allowed, verdict.reason
-        self.ended = too_close(end, wanted.floor)
+        self.allowed, self.reason, self.ended = verdict.allowed, verdict.reason, ended
         if verdict.allowed and not was_allowed:
             log.info("link %s: forwarding of produces is on", self._link)
             self._on_allowed()
+
+    # --- a link in the other direction -------------------------------------------------------------------------------
+
+    async def _opposite_floor(self) -> int:
+        """Where the source's ids begin, or will in a moment, for a link from this target to it; 0 without one."""
+        own = self._target.cluster.cluster_id or ""
+        opposite = [one for one in await self._sidecars.links() if one.source == own]
+        floors = [one.floor for one in opposite if one.floor is not None]
+        if len(floors) < len(opposite) and own > (self._cluster.cluster_id or ""):
+            # Both are new: one of them has to go first.
+            raise FloorNotSet(
+                f"link {self._link}: the link from this cluster to its source has not moved the source's producer ids yet"
+            )
+        return max(floors, default=0)
+
+    async def _above(self, kept: ProducerIdFloor, end: int) -> int | None:
+        """Where the ids of a source go on that a link in the other direction moved past the target's; None: as before."""
+        if too_close(end, kept.floor) is None:
+            return None
+        above = ceiling(await self._sidecars.links(), kept.floor, self.target_next)
+        if above is not None and self._is_controller():
+            await self._controller.set_producer_id_floor(replace(kept, ceiling=above))
+            log.info("link %s: the source hands out producer ids from %d on", self._link, above)
+        return above
+
+    async def _look_below(self, kept: ProducerIdFloor, above: int) -> None:
+        """The source is above the target, and only goes up: the target is looked at alone."""
+        self._note_floor(kept.floor)
+        target = await self._drained_to(kept.floor)
+        verdict = judge(kept.floor - (above - self.target_next), self.target_next, target, kept.floor)
+        reason = outgrown(self.target_next, above)
+        if reason is not None:
+            verdict = ForwardingVerdict(False, reason, above - self.target_next)
+        self._take(verdict, reason)
 
     def _note_floor(self, floor: int) -> None:
         """The floor is fixed for the life of a link."""
@@ -257,11 +314,22 @@ class ProducerIdGuard:
         finally:
             end = self.source.end
             if kept is not None and end is not None:
-                self._note_distance(kept.floor - end)
-                if (reason := too_close(end, kept.floor)) is not None:
-                    self.ended = reason
-                    self._end_forwarding(reason)
+                reason = too_close(end, kept.floor)
+                if reason is None or not await self._moved_above(kept, end):
+                    self._note_distance(kept.floor - end)
+                    if reason is not None:
+                        self.ended = reason
+                        self._end_forwarding(reason)
         return True
+
+    async def _moved_above(self, kept: ProducerIdFloor, end: int) -> bool:
+        try:
+            return await self._above(kept, end) is not None
+        except LinkerError as error:
+            log.warning(
+                "link %s: the source's sidecars do not tell their producer ids: %s", self._link, error
+            )
+            return False
 
     def _note_distance(self, distance: int) -> None:
         was_low = self.low
@@ -279,9 +347,15 @@ class ProducerIdGuard:
             log.error("link %s: forwarding of produces is off: %s", self._link, reason)
         self.allowed, self.reason = False, reason
 
-    async def _write_down(self, floor: int, end: int) -> None:
+    async def _write_down(self, floor: int, end: int, unused: tuple[tuple[int, int], ...] = ()) -> None:
         """For the others. A look that could not be written down is none: the next one is due at once."""
-        word = ProducerIdFloor(link=self._link, floor=floor, source_seen=end - 1, sampled_at=wall_clock_ms())
+        word = ProducerIdFloor(
+            link=self._link,
+            floor=floor,
+            source_seen=end - 1,
+            sampled_at=wall_clock_ms(),
+            unused=unused,
+        )
         try:
             await self._controller.set_producer_id_floor(word)
         except LinkerError:

@@ -1,4 +1,4 @@
-"""SourceSidecars asks the sidecars of a source, if it has some, where its topics come from.
+"""SourceSidecars asks the sidecars of a source, if it has some, where its topics come from, and of their links.
 
 A mirror is led by a sidecar, as by a broker of the source. Asked for a config of its own by name, a sidecar tells the
 clusters that the mirror came through; any other broker has no such config. A sidecar of an older version tells nothing,
@@ -11,10 +11,12 @@ import asyncio
 from collections.abc import Collection
 
 from controller.errors import Refused
+from controller.plan.producer_ids import IdsTold
+from controller.plan.producer_ids import told as told_ids
 from controller.plan.upstream import UNKNOWN, told
-from linker.links.configs import topic_config_each
+from linker.links.configs import ConfigsNotAllowed, broker_configs, topic_config_each
 from router.addressed import LOG_DIR
-from router.broker_resource import UPSTREAM
+from router.broker_resource import PRODUCER_IDS, UPSTREAM
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
 from wire.frames.error_codes import UNKNOWN_TOPIC_OR_PARTITION
@@ -43,6 +45,23 @@ class SourceSidecars:
         for first in range(0, len(names), _AT_ONCE):
             found |= await self._some(names[first : first + _AT_ONCE])
         return found
+
+    async def links(self) -> list[IdsTold]:
+        """The links that mirror into the source. LinkerError where a sidecar of it does not tell."""
+        await self._source.refresh((), timeout=_TIMEOUT)
+        for node in sorted(self._source.nodes):
+            try:
+                found = await broker_configs(self._source, node, [PRODUCER_IDS], timeout=_TIMEOUT)
+            except ConfigsNotAllowed:
+                found = {}  # a broker of Kafka, as far as this principal may know
+            if PRODUCER_IDS in found:
+                return told_ids(found[PRODUCER_IDS])  # all sidecars of a cluster tell the same
+            if await self._older_sidecar(node):
+                raise LinkerError(
+                    f"broker {node} of the source is a sidecar of an older version, which does not tell the producer ids of "
+                    "its links: upgrade it first"
+                )
+        return []
 
     async def _some(self, topics: Collection[str]) -> dict[str, Origin]:
         await self._source.refresh(topics, timeout=_TIMEOUT)

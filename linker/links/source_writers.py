@@ -51,8 +51,16 @@ def age(milliseconds: int) -> str:
     return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def direct_writers(states: States, floor: int | None, now_ms: int, recent_ms: int = RECENT_MS) -> States:
-    """Producers with an id of the source's own that wrote lately, the newest first. Without a floor nothing is known."""
+def direct_writers(
+    states: States,
+    floor: int | None,
+    now_ms: int,
+    recent_ms: int = RECENT_MS,
+    *,
+    ceiling: int | None = None,
+) -> States:
+    """Producers with an id of the source's own that wrote lately, the newest first. Without a floor nothing is known; from
+    the ceiling on they are the source's again."""
     if floor is None:
         return {}
     found: dict[TopicPartition, list[ProducerState]] = {}
@@ -60,7 +68,8 @@ def direct_writers(states: States, floor: int | None, now_ms: int, recent_ms: in
         mine = [
             one
             for one in producers
-            if one.producer_id < floor and (one.in_transaction or now_ms - one.last_timestamp <= recent_ms)
+            if (one.producer_id < floor or (ceiling is not None and one.producer_id >= ceiling))
+            and (one.in_transaction or now_ms - one.last_timestamp <= recent_ms)
         ]
         if mine:
             found[tp] = sorted(mine, key=lambda one: -one.last_timestamp)
@@ -80,9 +89,15 @@ def open_transactions(states: States) -> States:
 class SourceWriters:
     """The source of one link; also linker.promote.ports.SourceProducers."""
 
-    def __init__(self, source: Cluster, floor: Callable[[], int | None]) -> None:
+    def __init__(
+        self,
+        source: Cluster,
+        floor: Callable[[], int | None],
+        ceiling: Callable[[], int | None] = lambda: None,
+    ) -> None:
         self._source = source
         self._floor = floor
+        self._ceiling = ceiling
 
     async def look(self, tps: Tps, *, timeout: float, named: bool = True) -> AtSource:
         """All within `timeout` seconds; names are left out, and said to be, when it is over. LinkerError if the source does
@@ -90,7 +105,8 @@ class SourceWriters:
         deadline = time.monotonic() + timeout
         states = await describe_producers(self._source, self._leaders(tps), timeout=timeout)
         now = wall_clock_ms()
-        direct, open_ = direct_writers(states, self._floor(), now), open_transactions(states)
+        direct = direct_writers(states, self._floor(), now, ceiling=self._ceiling())
+        open_ = open_transactions(states)
         ids = {one.producer_id for found in (*direct.values(), *open_.values()) for one in found}
         if not (named and ids):
             return AtSource(now, direct, open_)

@@ -164,11 +164,12 @@ class TopicFollower:
             and rules.takes(names.there(topic))
             and not is_internal(names.there(topic), self._ours)
         ]
-        prefixes = mirrormaker_prefixes(there)
+        prefixes = mirrormaker_prefixes(map(names.there, there))
         refused = {
             topic: why
             for topic in matching
-            if (why := self._new.name_taken(topic) or _of_mirrormaker(topic, rules, prefixes)) is not None
+            if (why := self._new.name_taken(topic) or _of_mirrormaker(names.there(topic), rules, prefixes))
+            is not None
         }
         topics = [topic for topic in matching if topic not in refused]
         for pair in self._new.collisions(topics):

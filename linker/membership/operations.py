@@ -298,7 +298,13 @@ class TargetOperations(TopicOperations):
         }
 
     async def allocate_producer_ids(
-        self, count: int, *, connections: int = 8, timeout: float = 60.0, until: int | None = None
+        self,
+        count: int,
+        *,
+        connections: int = 8,
+        timeout: float = 60.0,
+        until: int | None = None,
+        took: Callable[[int, int], None] = lambda _first, _length: None,
     ) -> tuple[int, int]:
         """Take `count` blocks of producer ids and throw them away; see producer_id_blocks.py."""
         allocation = BlockAllocation(
@@ -307,6 +313,7 @@ class TargetOperations(TopicOperations):
             broker_epoch=self._broker_epoch,
             count=count,
             until=until,
+            took=took,
         )
         return await allocation.run(connections=connections, timeout=timeout)
 

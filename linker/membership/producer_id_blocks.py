@@ -39,7 +39,9 @@ class BlockAllocation:
         broker_epoch: Callable[[], int],
         count: int,
         until: int | None = None,
+        took: Callable[[int, int], None] = lambda _first, _length: None,
     ) -> None:
+        """`took`: told of each block, its first id and length."""
         if count <= 0:
             raise TargetError(f"cannot allocate {count} blocks of producer ids")
         self._channel = channel
@@ -47,6 +49,7 @@ class BlockAllocation:
         self._broker_epoch = broker_epoch
         self._left = count  # not yet asked for by any connection
         self._until = until
+        self._took = took
         self._highest = (-1, 0)  # first id and length of the highest block so far
 
     async def run(self, *, connections: int, timeout: float) -> tuple[int, int]:
@@ -105,5 +108,6 @@ class BlockAllocation:
                 self._channel.moved(active)
                 await asyncio.sleep(backoff.next())
                 continue
+            self._took(response.producer_id_start, response.producer_id_len)
             self._highest = max(self._highest, (response.producer_id_start, response.producer_id_len))
             return connection

@@ -54,7 +54,7 @@ class LinkPorts:
         self._copy = copy
         self._targets = targets
         self.source_ends = ListedSourceEnds(source)
-        self.writers = SourceWriters(source, self._producer_id_floor)
+        self.writers = SourceWriters(source, self._producer_id_floor, self._producer_id_ceiling)
         self.source_fence = AclSourceFence(source)
 
     def promote(self) -> PromotePorts:
@@ -103,3 +103,7 @@ class LinkPorts:
     def _producer_id_floor(self) -> int | None:
         found = self._controller.image.floors.get(self._link)
         return None if found is None else found.floor
+
+    def _producer_id_ceiling(self) -> int | None:
+        found = self._controller.image.floors.get(self._link)
+        return None if found is None else found.ceiling

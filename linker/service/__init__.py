@@ -13,6 +13,7 @@
 - `repairs`: repairing a mirror whose leadership at the target was lost or taken
 - `sidecars`: the sidecars of a fleet and its link controller, as people see them
 - `tasks`: periodic tasks as shown to people: in the status, and as checks of the doctor
+- `topology`: the clusters that the sidecar's links reach, and the ways that topics come
 - `validations`: starting, following and ending validations; the continuous one is an option of its link
 """
 
@@ -24,9 +25,18 @@ from linker.service.mirrors import MirrorChanges
 from linker.service.overview import Overview
 from linker.service.promotes import Promotes
 from linker.service.repairs import MirrorRepairs
+from linker.service.topology import TopologyView
 
 
 class SidecarService(
-    LinkChanges, MirrorChanges, MirrorRepairs, Promotes, Failovers, Groups, AccessChanges, Overview
+    LinkChanges,
+    MirrorChanges,
+    MirrorRepairs,
+    Promotes,
+    Failovers,
+    Groups,
+    AccessChanges,
+    Overview,
+    TopologyView,
 ):
     """The service of one sidecar."""

@@ -96,7 +96,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(steps, max_size=40), st.frozensets(st.sampled_from(CLUSTERS), max_size=1))
 def test_no_ring_is_formed_and_nothing_else_is_refused(
     script: list[tuple[object, ...]], silent: frozenset[str]

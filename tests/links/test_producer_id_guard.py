@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from controller.errors import Refused
-from controller.plan.producer_ids import BLOCK, DEFAULT_MARGIN, IDS_PER_SECOND, RESERVE, lasts, pause
+from controller.plan.producer_ids import (
+    BLOCK,
+    DEFAULT_MARGIN,
+    IDS_PER_SECOND,
+    RESERVE,
+    IdsTold,
+    lasts,
+    pause,
+)
 from controller.state import ProducerIdFloor
 from fleet.stored_controller import StoredController
 from fleet.stores import StoreError
@@ -56,7 +64,7 @@ class Allocator:
     """Of a cluster: blocks to brokers, single ids of them to whoever asks."""
 
     def __init__(self, name: str, brokers: int, start: int = 0) -> None:
-        self.name = name
+        self.name = self.cluster_id = name
         self.next_producer_id = start
         self.nodes: dict[int, Any] = dict.fromkeys(range(brokers))
         self.left: dict[int, list[int]] = {}
@@ -105,6 +113,13 @@ class Allocator:
             self.hand_out(0)
 
 
+class NoSidecars:
+    """Of a source that has none."""
+
+    async def links(self) -> list[IdsTold]:
+        return []
+
+
 class Scene:
     """A source of three brokers, a target of two, and guards of one link; time goes when it is told to."""
 
@@ -137,7 +152,7 @@ class Scene:
             metadata=SimpleNamespace(wait_for=wait_for, subscribe=lambda callback: lambda: None),
         )
         source: Any = self.source
-        return ProducerIdGuard(
+        guard = ProducerIdGuard(
             "east",
             source,
             target,
@@ -147,6 +162,8 @@ class Scene:
             is_controller=lambda: head,
             clock=lambda: self.now,
         )
+        guard._sidecars = NoSidecars()  # type: ignore[assignment]
+        return guard
 
     async def go_on(self, seconds: float, *guards: ProducerIdGuard) -> None:
         """Each looks when it does by itself, and when it hears of a look."""

@@ -18,7 +18,9 @@ from router.broker_resource import UPSTREAM, row
 from tests.fakes import FakeCluster
 from tests.links.conftest import client
 from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
 from wire.errors import LinkerError
+from wire.frames.types import parse_bootstrap
 from wire.metadata.image import ClusterImage
 
 SIDECAR = 2
@@ -89,6 +91,21 @@ async def test_a_sidecar_of_an_older_version_is_a_mirror_of_somebody(source: Sou
     assert await asked.origins(["own", "mirror"]) == {"own": (), "mirror": (UNKNOWN,)}
     fake.value = "A"  # upgraded
     assert await asked.origins(["mirror"]) == {"mirror": ("A",)}
+
+
+async def test_topics_have_the_names_of_their_mirrors(source: Source) -> None:
+    fake, _ = source
+    cluster = Cluster(
+        "source",
+        parse_bootstrap(fake.source.bootstrap_servers),
+        ClientSecurity.plaintext(),
+        "test",
+        topic_prefix="east.",
+    )
+    await cluster.connect()
+    asked = source_sidecars.SourceSidecars(cluster)
+    assert await asked.origins(["east.own", "east.mirror"]) == {"east.own": (), "east.mirror": ("A",)}
+    await cluster.close()
 
 
 async def test_a_source_without_sidecars(source: Source) -> None:

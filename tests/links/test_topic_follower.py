@@ -386,7 +386,7 @@ async def test_fetchers_fail_a_deleted_topic_unless_it_is_kept(rig: Rig) -> None
 async def test_the_one_topic_that_cannot_be_mirrored_is_found_among_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cluster = SimpleNamespace(cluster_id="target")
+    cluster = SimpleNamespace(cluster_id="target", topic_names=TopicNames())
     target: Any = SimpleNamespace(image=ClusterImage(), broker_id=OWN, cluster=cluster)
     controller: Any = None
     source: Any = cluster

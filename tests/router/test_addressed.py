@@ -151,6 +151,24 @@ async def test_where_a_mirror_comes_from_is_told_if_it_is_asked_for_by_name() ->
         assert sorted(one.value for one in alone.results[0].configs) == ["604800000", "A,B"]
 
 
+async def test_producer_ids_are_told_to_other_sidecars_without_a_right() -> None:
+    """Asked for by name and alone: of its other configs a client hears with the right that a real broker wants for them."""
+    async with rig_of(describe_configs=denied("describe_configs", "results")) as rig:
+        rig.router.ports.producer_ids = lambda: "A:5:"
+        client = await rig.client()
+        mine = resource(BROKER, str(LINK_BROKER), [broker_resource.PRODUCER_IDS])
+        answer = await call(client, "describe_configs", {"resources": [mine]})
+        assert [(one.name, one.value) for one in answer.results[0].configs] == [
+            (broker_resource.PRODUCER_IDS, "A:5:")
+        ]
+        more = resource(BROKER, str(LINK_BROKER), [broker_resource.PRODUCER_IDS, "broker.id"])
+        answer = await call(client, "describe_configs", {"resources": [more]})
+        assert [(int(one.error_code), one.configs) for one in answer.results] == [(31, ())]
+        other = resource(BROKER, "2", [broker_resource.PRODUCER_IDS])
+        answer = await call(client, "describe_configs", {"resources": [other]})
+        assert [(int(one.error_code), one.configs) for one in answer.results] == [(42, ())]
+
+
 async def test_who_may_not_know_a_topics_configs_is_not_told_where_it_comes_from() -> None:
     async with rig_of(describe_configs=denied("describe_configs", "results")) as rig:
         rig.router.ports.upstream = {"orders": "A,B"}.get

@@ -49,9 +49,12 @@ from admin.models import (
     Status,
     StayingPartition,
     TaskStatus,
+    TopicWay,
+    Topology,
     Traffic,
     Trouble,
     UpdateLinkRequest,
+    UpstreamCluster,
     WaitingCommand,
     worst_state,
 )
@@ -622,6 +625,52 @@ class MemoryService(MemoryGroups):
             promotes=["old-1"],
             waiting=[WaitingCommand(command="fence", link="old", partitions=3, sidecars=[902])],
         )
+
+    async def topology(self) -> Topology:
+        await self._enter()
+        link = UpstreamCluster(
+            cluster_id="SOURCE-1",
+            hops=1,
+            link="old",
+            bootstrap_servers="source-1.example.internal:9092,source-2.example.internal:9092",
+            state=MirrorState.ACTIVE,
+            answers=True,
+            lag=7,
+            topics=3,
+            back=2,
+        )
+        away = UpstreamCluster(
+            cluster_id="5L6g3nShT-eMCtK--X86sw",
+            hops=1,
+            link="away",
+            bootstrap_servers="away-1:9092",
+            state=MirrorState.SOURCE_UNAVAILABLE,
+            answers=False,
+            reason=self.reason,
+            topics=1,
+        )
+        behind = UpstreamCluster(cluster_id="FIRST", hops=2, topics=1)
+        ways = [
+            TopicWay(
+                link="old",
+                clusters=clusters,
+                topics=topics,
+                partitions=3,
+                states={MirrorState.ACTIVE: topics},
+                lag=7,
+            )
+            for clusters, topics in ((["SOURCE-1", "T"], 2), (["FIRST", "SOURCE-1", "T"], 1))
+        ]
+        ways.append(
+            TopicWay(
+                link="away",
+                clusters=["?", "5L6g3nShT-eMCtK--X86sw", "T"],
+                topics=1,
+                partitions=1,
+                states={MirrorState.SOURCE_UNAVAILABLE: 1},
+            )
+        )
+        return Topology(at=NOW, target_cluster_id="T", clusters=[link, away, behind], ways=ways)
 
     async def status(self) -> Status:
         await self._enter()

@@ -41,6 +41,7 @@ _OWN_NAMES: Final = frozenset(
         "describe_client_quotas",
         "describe_cluster",
         "describe_groups",
+        "describe_log_dirs",
         "describe_user_scram_credentials",
         "find_coordinator",
         "init_producer_id",
