@@ -158,7 +158,7 @@ class Heartbeats:
                 "transactional_id": None,
                 "acks": 1,
                 "timeout_ms": int(_TIMEOUT * 1000),
-                "topic_data": [{"name": there, "partition_data": [{"index": 0, "records": batch}]}],
+                "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}],
             },
             node_id=leader.id,
             timeout=_TIMEOUT,
@@ -185,7 +185,7 @@ class Heartbeats:
             {
                 "topics": [
                     {
-                        "name": there,
+                        "name": topic,
                         "num_partitions": 1,
                         "replication_factor": -1,
                         "assignments": [],

@@ -61,11 +61,11 @@ class Source:
         if api == "create_topics":
             (topic,) = fields["topics"]
             if not code:
-                self.there.add(topic["name"])
+                self.there.add(self.topic_names.there(topic["name"]))
                 self.made.append(topic)
             return SimpleNamespace(topics=[SimpleNamespace(error_code=code, error_message=None)])
         (topic,) = fields["topic_data"]
-        assert topic["name"] in self.there
+        assert self.topic_names.there(topic["name"]) in self.there
         if not code:
             self.batches.append(topic["partition_data"][0]["records"])
         answer = SimpleNamespace(partition_responses=[SimpleNamespace(error_code=code)])

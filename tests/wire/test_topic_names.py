@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tests.fakes.cluster import FakeCluster
@@ -43,6 +45,8 @@ EAST = TopicNames("east.")
                 ]
             },
         ),
+        ("create_topics", {"topics": [{"name": "east.a"}]}, {"topics": [{"name": "a"}]}),
+        ("produce", {"topic_data": [{"name": "east.a"}]}, {"topic_data": [{"name": "a"}]}),
         ("describe_acls", {"resource_name_filter": None}, {"resource_name_filter": None}),
     ],
 )
@@ -52,6 +56,14 @@ def test_requests_have_the_clusters_own_names(
     assert EAST.request(api, asked) == sent
 
 
+def test_answers_have_our_names() -> None:
+    for api, entries in (("create_topics", "topics"), ("produce", "responses")):
+        fields = dataclasses.make_dataclass("Answer", [entries])
+        entry = dataclasses.make_dataclass("Entry", ["name"])("a")
+        answer = EAST.answer(api, fields([entry]))
+        assert [one.name for one in getattr(answer, entries)] == ["east.a"]
+
+
 def test_a_name_without_the_prefix_is_not_sent() -> None:
     """It would be the name of another topic."""
     with pytest.raises(LocalProtocolError, match=r"'orders' does not begin with 'east\.'"):
@@ -59,7 +71,7 @@ def test_a_name_without_the_prefix_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    "api", ["alter_configs", "incremental_alter_configs", "delete_topics", "delete_records", "produce"]
+    "api", ["alter_configs", "incremental_alter_configs", "delete_topics", "delete_records"]
 )
 def test_what_could_change_a_topic_under_its_other_name_is_not_sent(api: str) -> None:
     with pytest.raises(LocalProtocolError, match="not known where this api names topics"):

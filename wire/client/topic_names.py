@@ -15,18 +15,21 @@ from wire.frames.fetch import FetchRequest, FetchResponse
 
 
 class _Field(NamedTuple):
-    """The field of a topic's name in each entry of a list, the same in request and answer."""
+    """The field of a topic's name in each entry of a list, of the request and of the answer."""
 
     entries: str
     name: str
+    answered: str | None = None  # the list's name in the answer, where it is another
 
 
 _TOPICS: Final = _Field("topics", "name")
 _NAMED: Final[Mapping[str, _Field]] = {
+    "create_topics": _TOPICS,
     "describe_producers": _TOPICS,
     "list_offsets": _TOPICS,
     "metadata": _TOPICS,
     "offset_for_leader_epoch": _Field("topics", "topic"),
+    "produce": _Field("topic_data", "name", "responses"),
 }
 _CONFIGS: Final = "describe_configs"
 _TOPIC_RESOURCE: Final = 2
@@ -103,8 +106,9 @@ class TopicNames:
         named = _NAMED.get(api)
         if named is None:
             return answer
-        entries = tuple(_with(one, named.name, self.ours) for one in getattr(answer, named.entries))
-        return _replaced(answer, **{named.entries: entries})
+        listed = named.answered or named.entries
+        entries = tuple(_with(one, named.name, self.ours) for one in getattr(answer, listed))
+        return _replaced(answer, **{listed: entries})
 
     def fetch_request(self, request: FetchRequest) -> FetchRequest:
         """Topics that are named by their ids stay."""
