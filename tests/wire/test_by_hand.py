@@ -25,6 +25,7 @@ ANSWERED = [
     *FETCHING,
     *DESCRIBING,
     *LISTING,
+    ("describe_configs", 4),
     *(("metadata", version) for version in (9, 10, 11, 12)),
 ]
 
@@ -148,6 +149,8 @@ def response(api: str, version: int, source: random.Random) -> dict[str, Any]:
         return {"throttle_time_ms": 5, "topics": some(source, topic(listed))}
     if api == "metadata":
         return metadata(source)
+    if api == "describe_configs":
+        return configs(source)
     described = {
         "error_code": source.choice([0, 69]),
         "error_message": source.choice(METADATA),
@@ -163,6 +166,32 @@ def response(api: str, version: int, source: random.Random) -> dict[str, Any]:
             source, lambda: described, source.choice([4, 140]) if len(described["members"]) < 2 else 4
         )
     }
+
+
+def configs(source: random.Random) -> dict[str, Any]:
+    def config() -> dict[str, Any]:
+        synonym = {"name": source.choice(NAMES), "value": source.choice(METADATA), "source": 5}
+        return {
+            "name": source.choice(NAMES),
+            "value": source.choice(METADATA),
+            "read_only": source.choice([False, True]),
+            "config_source": source.choice([-1, 1, 5]),
+            "is_sensitive": source.choice([False, True]),
+            "synonyms": some(source, lambda: synonym),
+            "config_type": source.choice([0, 7]),
+            "documentation": source.choice(METADATA),
+        }
+
+    def result() -> dict[str, Any]:
+        return {
+            "error_code": source.choice([0, 29, 999]),
+            "error_message": source.choice(METADATA),
+            "resource_type": source.choice([2, 4, 32]),
+            "resource_name": source.choice(NAMES),
+            "configs": some(source, config, source.choice([4, 40])),
+        }
+
+    return {"throttle_time_ms": 5, "results": some(source, result)}
 
 
 def metadata(source: random.Random) -> dict[str, Any]:

@@ -4,6 +4,7 @@
 - `batch_fields`: fields of a single batch, for code that needs no more of it
 - `buffers`: large receive buffers, reused when no view of them is left
 - `compression`: records of compressed batches, decompressed up to a limit
+- `config_messages`: DescribeConfigs answers for thousands of topics
 - `error_codes`: the error codes that this code sends or tests for, by Kafka's names
 - `fetch`: the Fetch codec in one place to import from
 - `fetch_request`: Fetch requests: of followers and consumers parsed, to a source built

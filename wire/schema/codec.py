@@ -22,7 +22,7 @@ from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
 from wire.errors import LocalProtocolError, MalformedFrame
-from wire.frames import group_messages, partition_messages
+from wire.frames import config_messages, group_messages, partition_messages
 from wire.frames.primitives import string
 from wire.frames.request_header import RequestHeader
 from wire.frames.types import Buffer
@@ -40,7 +40,11 @@ _VERSIONS: dict[str, tuple[int, int]] = {
 # the hot path comes near: 100,000 partitions in one ListOffsets are 2 MiB.
 MAX_DECODED_REQUEST = 4 * 1024 * 1024
 
-_BY_HAND: fast_messages.Messages = {**group_messages.MESSAGES, **partition_messages.MESSAGES}
+_BY_HAND: fast_messages.Messages = {
+    **config_messages.MESSAGES,
+    **group_messages.MESSAGES,
+    **partition_messages.MESSAGES,
+}
 _REQUEST_HEAD = struct.Struct(">hhi")
 _NO_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
