@@ -66,7 +66,7 @@ class _Plan:
     done: Planned = field(default_factory=Planned)
     factors: dict[str, int] = field(default_factory=dict)
     differences: dict[str, preflight.SourceTopic] = field(default_factory=dict)
-    origins: dict[str, Origin] = field(default_factory=dict)  # of those that are examined now
+    origins: dict[str, Origin] = field(default_factory=dict)
 
 
 class NewMirrors:
@@ -127,9 +127,9 @@ class NewMirrors:
         ids = [broker.id for broker in brokers]
         defaults = await topic_defaults(self._target.cluster, ids, timeout=preflight.TIMEOUT)
         plan = _Plan(wanted, brokers, defaults, self._load())
+        topics = await self._without_rings(plan, topics, each=each)
         for first in range(0, len(topics), _AT_ONCE):
-            part = topics[first : first + _AT_ONCE]
-            await self._examine(plan, await self._without_rings(plan, part, each=each), each=each)
+            await self._examine(plan, topics[first : first + _AT_ONCE], each=each)
         done = plan.done
         done.findings += preflight.config_differences(plan.differences)
         default = await target_default(self._target.cluster, ids)
@@ -138,7 +138,6 @@ class NewMirrors:
 
     async def _without_rings(self, plan: _Plan, topics: Sequence[str], *, each: bool) -> Sequence[str]:
         """The topics whose records do not come from the target already, as far as it is known."""
-        plan.origins = {}
         rings = await self._rings(plan, topics)
         if rings and not each:
             raise preflight.PreflightError(next(iter(rings.values())))
@@ -162,8 +161,6 @@ class NewMirrors:
 
     async def _examine(self, plan: _Plan, topics: Sequence[str], *, each: bool) -> None:
         """The parts of a part in which one topic cannot be mirrored are examined by themselves."""
-        if not topics:
-            return
         try:
             await self._examine_together(plan, topics, each=each)
         except (preflight.PreflightError, TargetError, BrokerError, ConfigsNotAllowed) as error:

@@ -18,12 +18,13 @@ from linker.links.configs import ConfigsNotAllowed, broker_configs, topic_config
 from router.addressed import LOG_DIR
 from router.broker_resource import PRODUCER_IDS, UPSTREAM
 from wire.client.cluster import Cluster
-from wire.errors import LinkerError
+from wire.errors import BrokerError, LinkerError, UnsupportedApi
 from wire.frames.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from wire.together import together_by_key
 
 _TIMEOUT = 10.0
 _AT_ONCE = 200  # topics in a request
+_NEWS_TIMEOUT, _NEWS_PAUSE = 1.5, 0.1
 _HOLDS = 60.0  # seconds for which a broker is believed to be one of Kafka's
 
 #: The clusters that a topic came through before the source, none if it began there; or why that is not known.
@@ -52,7 +53,9 @@ class SourceSidecars:
         for node in sorted(self._source.nodes):
             try:
                 found = await broker_configs(self._source, node, [PRODUCER_IDS], timeout=_TIMEOUT)
-            except ConfigsNotAllowed:
+            except (ConfigsNotAllowed, BrokerError) as error:
+                if isinstance(error, BrokerError) and error.retriable:
+                    raise
                 found = {}  # a broker of Kafka, as far as this principal may know
             if PRODUCER_IDS in found:
                 return told_ids(found[PRODUCER_IDS])  # all sidecars of a cluster tell the same
@@ -88,9 +91,7 @@ class SourceSidecars:
         if now - self._kafkas.get(node, -_HOLDS) < _HOLDS:
             return {}
         try:
-            values, refused = await topic_config_each(
-                self._source, topics, UPSTREAM, node_id=node, timeout=_TIMEOUT
-            )
+            values, refused = await self._told_of(node, topics)
             if not any(values.values()) and not await self._older_sidecar(node):
                 if values:
                     self._kafkas[node] = now
@@ -99,9 +100,35 @@ class SourceSidecars:
             return dict.fromkeys(topics, error)
         return {**refused, **{topic: _origin(value) for topic, value in values.items()}}
 
+    async def _told_of(
+        self, node: int, topics: Collection[str]
+    ) -> tuple[dict[str, str | None], dict[str, LinkerError]]:
+        """A leader may not know a topic yet that was made a moment ago. A broker that refuses a config that it does not know
+        is no sidecar."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _NEWS_TIMEOUT
+        while True:
+            values, refused = await topic_config_each(
+                self._source, topics, UPSTREAM, node_id=node, timeout=_TIMEOUT
+            )
+            passing = [one for one in refused.values() if isinstance(one, BrokerError) and one.retriable]
+            if not passing or loop.time() >= deadline:
+                break
+            await asyncio.sleep(_NEWS_PAUSE)
+        for topic, error in list(refused.items()):
+            if isinstance(error, BrokerError) and not error.retriable:
+                values[topic] = None
+                del refused[topic]
+        return values, refused
+
     async def _older_sidecar(self, node: int) -> bool:
         """By the name of its directory, which takes the right to describe the cluster; without it nobody can tell."""
-        answer = await self._source.call("describe_log_dirs", {"topics": []}, node_id=node, timeout=_TIMEOUT)
+        try:
+            answer = await self._source.call(
+                "describe_log_dirs", {"topics": []}, node_id=node, timeout=_TIMEOUT
+            )
+        except UnsupportedApi:
+            return False
         return any(one.log_dir == LOG_DIR for one in answer.results)
 
 

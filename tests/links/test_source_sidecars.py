@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from controller.plan.producer_ids import IdsTold
 from controller.plan.upstream import UNKNOWN
 from linker.checks.preflight import PreflightError
 from linker.links import new_mirrors, source_sidecars
 from linker.links.new_mirrors import NewMirrors, Wanted
 from router.addressed import LOG_DIR
-from router.broker_resource import UPSTREAM, row
+from router.broker_resource import PRODUCER_IDS, UPSTREAM, row
 from tests.fakes import FakeCluster
 from tests.links.conftest import client
 from wire.client.cluster import Cluster
@@ -32,6 +33,7 @@ class Sidecars:
     def __init__(self, source: FakeCluster) -> None:
         self.source = source
         self.value: str | None = "A"
+        self.ids: str | None = None
         self.log_dir = LOG_DIR
         source.handlers["describe_configs"] = self._configs
         source.handlers["describe_log_dirs"] = self._dirs
@@ -40,14 +42,15 @@ class Sidecars:
         results = []
         for one in request.entity.resources:
             keys = one.configuration_keys or ()
-            tells = broker.id == SIDECAR and UPSTREAM in keys and self.value is not None
+            told = {UPSTREAM: self.value, PRODUCER_IDS: self.ids}
+            rows = [row(key, str(told[key])) for key in keys if told.get(key) is not None]
             results.append(
                 {
                     "error_code": request.forced_error,
                     "error_message": None,
                     "resource_type": one.resource_type,
                     "resource_name": one.resource_name,
-                    "configs": [row(UPSTREAM, str(self.value))] if tells else [],
+                    "configs": rows if broker.id == SIDECAR and not request.forced_error else [],
                 }
             )
         return {"results": results}
@@ -106,6 +109,36 @@ async def test_topics_have_the_names_of_their_mirrors(source: Source) -> None:
     asked = source_sidecars.SourceSidecars(cluster)
     assert await asked.origins(["east.own", "east.mirror"]) == {"east.own": (), "east.mirror": ("A",)}
     await cluster.close()
+
+
+async def test_a_topic_that_its_leader_does_not_know_yet_is_asked_for_again(source: Source) -> None:
+    fake, cluster = source
+    fake.source.inject("describe_configs", error=3, times=2, node=SIDECAR)
+    assert await source_sidecars.SourceSidecars(cluster).origins(["mirror"]) == {"mirror": ("A",)}
+
+
+async def test_a_source_of_another_make_may_refuse_the_question(source: Source) -> None:
+    """It does not know the config, and has no such api: neither is a reason to mirror nothing."""
+    fake, cluster = source
+    fake.log_dir = "/kafka"
+    fake.source.inject("describe_configs", error=42, times=None)
+    asked = source_sidecars.SourceSidecars(cluster)
+    assert await asked.origins(["own", "mirror"]) == {"own": (), "mirror": ()}
+    assert await asked.links() == []
+
+
+async def test_what_the_sidecars_of_a_source_say_of_their_links(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, cluster = source
+    asked = source_sidecars.SourceSidecars(cluster)
+    with pytest.raises(LinkerError, match="broker 2 of the source is a sidecar of an older version"):
+        await asked.links()
+    fake.ids = "A:5000:1000-4000,B:?:"
+    assert await asked.links() == [IdsTold("A", 5000, ((1000, 4000),)), IdsTold("B", None)]
+    fake.ids = "A"
+    with pytest.raises(LinkerError, match="cannot be"):
+        await asked.links()
 
 
 async def test_a_source_without_sidecars(source: Source) -> None:
