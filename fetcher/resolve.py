@@ -115,7 +115,7 @@ class Resolver:
 
     def _judge(self, mirror: PartitionCopy, now: float) -> SourceVerdict:
         spec = mirror.spec
-        tp = mirror.tp
+        tp, name = mirror.tp, spec.source_name or spec.topic
         topic = self._cluster.topics.get(spec.topic)
         partition = None if topic is None else topic.partitions.get(spec.partition)
         code = UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error
@@ -127,7 +127,7 @@ class Resolver:
                 and found not in (ZERO_TOPIC_ID, spec.source_topic_id)
             ):
                 return SourceVerdict(
-                    failure=f"topic {spec.topic} was deleted and re-created at the source: its id is "
+                    failure=f"topic {name} was deleted and re-created at the source: its id is "
                     f"{topic_id_str(found)}, the mirror was made from {topic_id_str(spec.source_topic_id)}"
                 )
         if code == UNKNOWN_TOPIC_OR_PARTITION or (not code and partition is None):
@@ -138,10 +138,10 @@ class Resolver:
         self._missing_since.pop(tp, None)
         if code == TOPIC_AUTHORIZATION_FAILED:
             return SourceVerdict(
-                trouble=f"not allowed to see topic {spec.topic} at the source: grant DESCRIBE and READ on it"
+                trouble=f"not allowed to see topic {name} at the source: grant DESCRIBE and READ on it"
             )
         if code or partition is None:
-            return SourceVerdict(trouble=f"the source answers {error_name(code)} for topic {spec.topic}")
+            return SourceVerdict(trouble=f"the source answers {error_name(code)} for topic {name}")
         if self._leader(partition) is None:
             return SourceVerdict(trouble=f"{tp} has no leader at the source")
         return SourceVerdict(leader_epoch=partition.leader_epoch)

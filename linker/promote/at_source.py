@@ -84,8 +84,11 @@ async def look_back(context: PromoteBatch, tps: Collection[TopicPartition]) -> l
     """Warnings about what was written to the source since `tps` were handed over, the producers by name.
 
     Between the last reading of an end before the hand-over and the hand-over itself nobody can keep a producer that was
-    not moved from writing, unless the source refuses it (`source_fence`). Nothing can be undone any more: it is told.
+    not moved from writing, unless the source refuses it (`source_fence`). Nothing can be undone any more: it is told. With a
+    prefix no producer was to move.
     """
+    if context.controller.image.links[context.link].prefix:
+        return []
     states = context.controller.image.partitions
     ends = {tp: end for tp in tps if (end := states[context.link, tp].aligned_end) is not None}
     if not ends:

@@ -234,7 +234,8 @@ class Overview(FleetService):
             open_topics = [m.topic for m in self._image.link_mirrors(link) if not self._ended(m)]
             checks += await check_missing(runtime, open_topics)
             checks += await rehearse(runtime)
-            checks += await left_behind.look(runtime)
+            if not runtime.link.prefix:  # else its source goes on by itself
+                checks += await left_behind.look(runtime)
             checks += await self._examined(runtime)
             checks += await access_checks(runtime, open_topics)
         guard = runtime.producer_ids

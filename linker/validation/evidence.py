@@ -265,6 +265,7 @@ class EvidenceWriter:
             topics=tuple(
                 model.TopicEvidence(
                     topic=mirror.topic,
+                    source_topic=mirror.source_name,
                     source_topic_id=None if mirror.source_topic_id is None else mirror.source_topic_id.hex(),
                     target_topic_id=mirror.topic_id.hex(),
                     source_partitions=mirror.partitions,

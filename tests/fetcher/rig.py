@@ -79,6 +79,7 @@ class Rig:
         budget: int = 32 << 20,
         rack: str | None = None,
         limits: FetchLimits | None = None,
+        prefix: str = "",
         **options: Any,
     ) -> None:
         self.source = source
@@ -99,6 +100,7 @@ class Rig:
             "linker",
             connect_timeout=2.0,
             connection_options={"alloc": pool.take},
+            topic_prefix=prefix,
         )
         self.manager = LinkFetcher(
             "link",

@@ -35,7 +35,9 @@ async def test_a_topic_is_gone_when_answers_say_so_for_long(
     monkeypatch.setattr("fetcher.resolve.time", SimpleNamespace(monotonic=lambda: now))
     source: Any = Source()
     resolver = Resolver(source, rack=None, deleted_after=10.0)
-    mirror: Any = SimpleNamespace(tp=TP, spec=SimpleNamespace(topic="t", partition=0, source_topic_id=None))
+    mirror: Any = SimpleNamespace(
+        tp=TP, spec=SimpleNamespace(topic="t", source_name=None, partition=0, source_topic_id=None)
+    )
     assert (await resolver.resolve([mirror]))[TP].trouble
     now += 30
     if outage:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -17,6 +19,7 @@ from lab.clusters.sidecar_process import SidecarProcess
 from lab.workload.log_compare import compare_replica
 from lab.workload.replica_log import open_replica
 from tests.real.test_read_only import read, written
+from tests.real.test_validation import VALIDATION
 from wire.frames.types import TopicPartition
 
 pytestmark = pytest.mark.timeout(420)
@@ -86,7 +89,7 @@ async def stage(start_cluster: StartCluster, start_sidecar: StartSidecar) -> Asy
     east, west, target = await asyncio.gather(
         *(start_cluster(name=name, brokers=1) for name in ("east", "west", "target"))
     )
-    sidecar = await start_sidecar(target.bootstrap)
+    sidecar = await start_sidecar(target.bootstrap, validation=VALIDATION)
     for link, source in (("east", east), ("west", west)):
         options = ("--option", f"prefix={link}.")
         await sidecar.linker("link", "create", link, "--bootstrap-servers", source.bootstrap, *options)
@@ -147,3 +150,85 @@ async def test_two_sources_with_a_topic_of_one_name_fan_in_to_one_target(stage: 
     await sidecar.linker("link", "update", "east", "--option", "prefix=other.")
     await sidecar.linker("mirror", "create", "--link", "east", "orders")
     await stage.copied("east", "other.orders")
+
+
+async def test_it_is_proved_and_is_the_targets_own_only_when_that_is_said(stage: Stage) -> None:
+    sidecar, at = stage.sidecar, stage.target.bootstrap
+    for link, source in stage.sources.items():
+        await asyncio.to_thread(make, source, "orders", 100)
+        await sidecar.linker("mirror", "create", "--link", link, "orders")
+    for link in stage.sources:
+        await stage.copied(link, f"{link}.orders")
+    for mode in ("batches", "records"):
+        run = (
+            await sidecar.linker("validate", "east", "--mode", mode, "-o", "json", timeout=PATIENCE)
+        ).json()
+        assert (run["state"], run["mismatches"]) == ("DONE", 0), run
+        assert run["records"] == 100, run
+
+    end = ("east.orders", "--link", "east")
+    for how in (("promote",), ("failover", "--force", "--yes")):
+        assert "--as-own-topic" in await refused(stage, "mirror", how[0], *end, *how[1:])
+    told = await refused(stage, "mirror", "promote", *end, "--as-own-topic", "--fence-source")
+    assert "the source's producers stay there" in told
+    promote = ("mirror", "promote", *end, "--as-own-topic", "-o", "json")
+    done = (await sidecar.linker(*promote, timeout=PATIENCE)).json()
+    assert done["phase"] == "PROMOTED", done
+    document = json.loads(Path(done["validation"]["json_path"]).read_bytes())
+    assert document["verdict"] == "EQUAL"
+    assert [(one["topic"], one["source_topic"]) for one in document["topics"]] == [("east.orders", "orders")]
+
+    # Both go on, by themselves.
+    error, _ = await asyncio.to_thread(written, at, "east.orders")
+    assert error is None, error
+    await asyncio.to_thread(write, stage.sources["east"], "orders", 50)
+    assert await asyncio.to_thread(read, at, "east.orders", "own", 101) == 101
+    assert await asyncio.to_thread(read, stage.sources["east"].bootstrap, "orders", "own", 150) == 150
+
+    # A source that does not stand still is left behind by a failover.
+    failover = (
+        "mirror",
+        "failover",
+        "west.orders",
+        "--link",
+        "west",
+        "--as-own-topic",
+        "--yes",
+        "-o",
+        "json",
+    )
+    assert "still answers" in await refused(stage, *failover)
+    done = (await sidecar.linker(*failover, "--force", timeout=PATIENCE)).json()
+    assert done["phase"] == "FAILED_OVER", done
+    error, _ = await asyncio.to_thread(written, at, "west.orders")
+    assert error is None, error
+
+
+async def test_patterns_and_files_name_the_sources_topics(stage: Stage, tmp_path: Path) -> None:
+    sidecar, east = stage.sidecar, stage.sources["east"]
+    for topic in ("shop.a", "shop.b", "other"):
+        await asyncio.to_thread(make, east, topic, 4)
+    await asyncio.to_thread(make, stage.target, "east.shop_b", 4)
+    follow = ("topics_include=shop\\..*", "topics_refresh_interval_ms=1000", "topics_deleted=delete")
+    await sidecar.linker("link", "update", "east", *(part for one in follow for part in ("--option", one)))
+    await stage.copied("east", "east.shop.a")
+    listed = (await sidecar.linker("mirror", "list", "--link", "east")).output
+    assert "SOURCE TOPIC" in listed
+    assert "shop.b" in listed.split("NOT MIRRORED")[1]
+    assert "east.shop_b differ in" in listed
+
+    exported = (await sidecar.linker("export", "east")).output
+    assert "prefix: east." in exported
+    await sidecar.linker("mirror", "create", "--link", "east", "other")
+    await stage.copied("east", "east.shop.a", "east.other")
+    whole = tmp_path / "links.yaml"
+    whole.write_text((await sidecar.linker("export", "east")).output)
+    assert "- topic: other\n" in whole.read_text()
+    same = await sidecar.run("apply", "-f", str(whole), "--dry-run")
+    assert (same.exit_code, "0 changes to make" in same.output) == (0, True), same
+
+    admin = AdminClient({"bootstrap.servers": east.bootstrap})
+    await asyncio.to_thread(lambda: admin.delete_topics(["shop.a"])["shop.a"].result(60))
+    await stage.copied("east", "east.other")
+    doctor = await sidecar.run("doctor")
+    assert "WRITE" not in doctor.output, doctor.output

@@ -52,10 +52,11 @@ class MirrorTopic:
     source_topic_id: bytes | None
     partitions: dict[int, Partition]
     link: str = "east"
+    prefix: str = ""
 
     @property
     def source_topic(self) -> str:
-        return self.topic
+        return self.topic.removeprefix(self.prefix)
 
     def partition(self, index: int) -> Partition | None:
         return self.partitions.get(index)
@@ -214,7 +215,10 @@ class Rig:
         sasl_users: dict[str, str] | None = None,
         lease: LeasePort | None = None,
         source_users: dict[str, str] | None = None,
+        prefix: str = "",
     ) -> None:
+        """`prefix`: of the mirrors' names; the source has a topic of that name, too."""
+        self.prefix = prefix
         self.lease = lease or EndlessLease()
         self.sasl_users = sasl_users
         self.source_users = source_users
@@ -241,7 +245,13 @@ class Rig:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self.loop_errors.append(context))
         await self.source.__aenter__()
         await self.target.__aenter__()
-        self.cluster = Cluster("east", self.source.bootstrap, _credentials(self.source_users), "linker")
+        self.cluster = Cluster(
+            "east",
+            self.source.bootstrap,
+            _credentials(self.source_users),
+            "linker",
+            topic_prefix=self.prefix,
+        )
         await self.cluster.connect(timeout=5)
         self.target_cluster = Cluster(
             "target", self.target.bootstrap, _credentials(self.sasl_users), "linker"
@@ -288,9 +298,15 @@ class Rig:
 
     def mirror(self, name: str, partitions: int) -> MirrorTopic:
         at_source = self.source.add_topic(name, partitions)
+        if self.prefix:
+            at_source = self.source.add_topic(name.removeprefix(self.prefix), partitions)
         at_target = self.target.add_topic(name, partitions)
         made = MirrorTopic(
-            name, at_target.topic_id, at_source.topic_id, {index: Partition() for index in range(partitions)}
+            name,
+            at_target.topic_id,
+            at_source.topic_id,
+            {index: Partition() for index in range(partitions)},
+            prefix=self.prefix,
         )
         self.directory.mirrors[name] = made
         topic = TopicImage(

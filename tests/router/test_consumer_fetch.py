@@ -110,6 +110,15 @@ async def test_from_the_source_with_the_mirrors_epoch(version: int, source_high:
         assert [offset for offset, _ in answer.values()][-1] == 14
 
 
+@pytest.mark.parametrize("source_high", [12, 17])
+async def test_under_a_prefix_the_source_is_asked_for_its_own_topic(source_high: int) -> None:
+    async with Rig(source_versions={"fetch": (4, source_high)}, prefix="ord") as rig:
+        rig.source.add("orders", 0, 1)
+        rig.source.add("ers", 0, 3)
+        part = (await fetch(await rig.client(), rig, {0: 1})).partitions[0]
+        assert (part.error, part.high_watermark) == (0, 3)
+
+
 async def test_from_memory_without_asking_the_source() -> None:
     async with Rig() as rig:
         log = log_of(rig)

@@ -14,6 +14,7 @@ from wire.errors import LocalProtocolError
 from wire.frames.fetch import FetchPartition, FetchRequest
 from wire.frames.list_offsets import EARLIEST, LATEST
 from wire.frames.types import TopicPartition
+from wire.schema.codec import decode_response, encode_response
 
 EAST = TopicNames("east.")
 
@@ -29,6 +30,7 @@ EAST = TopicNames("east.")
             {"topics": [{"name": "east.", "x": 1}]},
         ),
         ("describe_producers", {"topics": [{"name": "east.a"}]}, {"topics": [{"name": "a"}]}),
+        ("describe_log_dirs", {"topics": [{"topic": "east.a"}]}, {"topics": [{"topic": "a"}]}),
         ("offset_for_leader_epoch", {"topics": [{"topic": "east.a"}]}, {"topics": [{"topic": "a"}]}),
         (
             "describe_configs",
@@ -78,6 +80,22 @@ def test_what_could_change_a_topic_under_its_other_name_is_not_sent(api: str) ->
         EAST.request(api, {})
 
 
+def test_topics_of_log_dirs_have_our_names() -> None:
+    asked = encode_response(
+        "describe_log_dirs",
+        4,
+        1,
+        {
+            "results": [
+                {"error_code": 0, "log_dir": "/kafka", "topics": [{"name": "a", "partitions": []}]},
+                {"error_code": 0, "log_dir": "/other", "topics": []},
+            ]
+        },
+    )
+    told = EAST.answer("describe_log_dirs", decode_response("describe_log_dirs", 4, asked))
+    assert [[topic.name for topic in one.topics] for one in told.results] == [["east.a"], []]
+
+
 async def test_the_source_is_asked_by_its_names_and_heard_by_ours() -> None:
     async with FakeCluster() as fake:
         fake.add_topic("orders")
@@ -98,6 +116,9 @@ async def test_the_source_is_asked_by_its_names_and_heard_by_ours() -> None:
                 version=12, topics=[("east.orders", [FetchPartition(0, -1, 0, -1, -1, 1000)])]
             )
             _, answer = await cluster.fetch(leader.id, request, timeout=10)
+            assert (await cluster.call("describe_log_dirs", {"topics": []}, timeout=10)).results[
+                0
+            ].topics == ()
             assert [(part.key, part.error) for part in answer.partitions] == [("east.orders", 0)]
         finally:
             await cluster.close()

@@ -39,9 +39,10 @@ class PhaseTime(Facts):
 
 class TopicEvidence(Facts):
     """A mirror topic. Ids are hex, as both clusters gave them. `configs`: its overrides at the target from the promote on,
-    None where the target's default counts again."""
+    None where the target's default counts again. `source_topic`: its name at the source, if that is another one."""
 
     topic: str
+    source_topic: str | None = None
     source_topic_id: str | None = None
     target_topic_id: str | None = None
     source_partitions: int | None = None

@@ -74,6 +74,7 @@ _COLUMNS: tuple[tuple[str, pa.DataType, Callable[[_Row], Any]], ...] = (
     ("reason", _TEXT, attrgetter("reason")),
     ("topic", _TEXT, attrgetter("partition.topic")),
     ("partition", _INT32, attrgetter("partition.partition")),
+    ("source_topic", _TEXT, _of_topic("source_topic")),
     ("source_topic_id", _TEXT, _of_topic("source_topic_id")),
     ("target_topic_id", _TEXT, _of_topic("target_topic_id")),
     ("compacted", _BOOL, _of_topic("compacted")),

@@ -16,8 +16,10 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody who writes PySpark calls it
 
 from validator.read.endpoint import CLIENT_ID, ClusterEndpoint
+from wire.client.topic_names import TopicNames
 from wire.errors import LinkerError
 
 CONNECTOR_CONF = "spark.linker.kafka.connector"
@@ -164,16 +166,20 @@ _NOT_OURS = frozenset(
 )
 
 
-def read(spark: SparkSession, options: Mapping[str, str], ranges: Sequence[ReadRange]) -> DataFrame:
+def read(
+    spark: SparkSession, options: Mapping[str, str], ranges: Sequence[ReadRange], topic_prefix: str = ""
+) -> DataFrame:
     """The connector's rows of the ranges, none of which may be empty: topic, partition, offset, timestamp, timestampType,
-    key, value, headers."""
+    key, value, headers. Topics have the prefix for us, and not in the cluster."""
     assign: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
+    names = TopicNames(topic_prefix)
     for one in ranges:
-        assign.setdefault(one.topic, []).append(one.partition)
-        starts.setdefault(one.topic, {})[str(one.partition)] = one.start
-        ends.setdefault(one.topic, {})[str(one.partition)] = one.end
+        topic = names.there(one.topic)
+        assign.setdefault(topic, []).append(one.partition)
+        starts.setdefault(topic, {})[str(one.partition)] = one.start
+        ends.setdefault(topic, {})[str(one.partition)] = one.end
     reader: Any = spark.read.format("kafka").options(**options)
     frame: DataFrame = (
         reader.option("assign", json.dumps(assign))
@@ -181,4 +187,4 @@ def read(spark: SparkSession, options: Mapping[str, str], ranges: Sequence[ReadR
         .option("endingOffsets", json.dumps(ends))
         .load()
     )
-    return frame
+    return frame.withColumn("topic", F.concat(F.lit(topic_prefix), "topic")) if topic_prefix else frame

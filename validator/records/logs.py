@@ -75,10 +75,9 @@ class RecordLogs:
             ]
             if not ranges:
                 continue
-            side = (
-                client_options(self.source) if slot == SOURCE else client_options(self.target, replica=slot)
-            )
-            frames.append((slot, read(self.spark, {**side, **(more or {})}, ranges)))
+            side, replica = (self.source, None) if slot == SOURCE else (self.target, slot)
+            options = {**client_options(side, replica=replica), **(more or {})}
+            frames.append((slot, read(self.spark, options, ranges, side.topic_prefix)))
         if not frames:
             return None
         return record_frames.sides(self.spark, frames, [(tp.topic, tp.partition) for tp in self.tps])

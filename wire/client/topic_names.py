@@ -25,6 +25,7 @@ class _Field(NamedTuple):
 _TOPICS: Final = _Field("topics", "name")
 _NAMED: Final[Mapping[str, _Field]] = {
     "create_topics": _TOPICS,
+    "describe_log_dirs": _Field("topics", "topic"),
     "describe_producers": _TOPICS,
     "list_offsets": _TOPICS,
     "metadata": _TOPICS,
@@ -32,28 +33,29 @@ _NAMED: Final[Mapping[str, _Field]] = {
     "produce": _Field("topic_data", "name", "responses"),
 }
 _CONFIGS: Final = "describe_configs"
+_LOG_DIRS: Final = "describe_log_dirs"
 _TOPIC_RESOURCE: Final = 2
-# Topics are in none of these, or (ACLs, offsets of groups, heartbeats) whoever asks has to know that they are the cluster's
+# Topics are in none of these, or (ACLs, offsets of groups) whoever asks has to know that they are the cluster's
 # own names.
 _OWN_NAMES: Final = frozenset(
     {
         "api_versions",
         "consumer_group_describe",
-        "create_topics",
         "describe_acls",
         "describe_client_quotas",
         "describe_cluster",
         "describe_groups",
-        "describe_log_dirs",
+        "describe_share_group_offsets",
         "describe_user_scram_credentials",
         "find_coordinator",
         "init_producer_id",
         "list_groups",
         "list_transactions",
         "offset_fetch",
-        "produce",
         "sasl_authenticate",
         "sasl_handshake",
+        "share_group_describe",
+        "streams_group_describe",
     }
 )
 
@@ -103,9 +105,13 @@ class TopicNames:
                 for one in answer.results
             )
             return _replaced(answer, results=results)
+        if api == _LOG_DIRS:
+            results = tuple(self._renamed(one, _TOPICS) for one in answer.results)
+            return _replaced(answer, results=results)
         named = _NAMED.get(api)
-        if named is None:
-            return answer
+        return answer if named is None else self._renamed(answer, named)
+
+    def _renamed(self, answer: Any, named: _Field) -> Any:
         listed = named.answered or named.entries
         entries = tuple(_with(one, named.name, self.ours) for one in getattr(answer, listed))
         return _replaced(answer, **{listed: entries})
