@@ -38,6 +38,7 @@ from admin.models import (
     PromoteJobStatus,
     PromotePlan,
     PromoteRequest,
+    ReassignRequest,
     SidecarDescription,
     SidecarStatus,
     Status,
@@ -134,6 +135,13 @@ class Operations:
     def failover(self, link: LinkName, request: FailoverRequest) -> PromoteJobStatus:
         """Start a failover and return at once; a job like a promote's. Refused while the source answers, unless it is
         forced."""
+
+    @operation("POST", "/links/{link}/mirrors:reassign", "mirror reassign")
+    def reassign_mirrors(
+        self, link: LinkName, request: ReassignRequest, *, dry_run: bool = False
+    ) -> ChangeResult:
+        """Move replicas of mirrors to other brokers of the target, of all of these topics or of none. Replicas that are
+        left copy on until the promote, which does not wait for them."""
 
     @operation("GET", "/links/{link}/mirrors/{topic}", "mirror describe")
     def describe_mirror(self, link: LinkName, topic: TopicName) -> MirrorDescription:

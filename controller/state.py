@@ -84,7 +84,7 @@ class MirrorTopic:
     @property
     def replication_factor(self) -> int | None:
         """None, if the state does not say."""
-        return len(self.target_replicas[0]) if self.target_replicas else None
+        return max(map(len, self.target_replicas)) if self.target_replicas else None
 
 
 def same_source_topic(mirrored: TopicId | None, found: TopicId | None) -> bool:

@@ -210,6 +210,9 @@ class LinkController(ABC):
             lambda image: (mirrors.adopt_leadership(image, link, changes, self.controller_epoch), None)
         )
 
+    async def follow_replicas(self, link: str, moved: Mapping[TopicPartition, Sequence[int]]) -> None:
+        await self.decide(lambda image: (mirrors.follow_replicas(image, link, moved), None))
+
     async def add_source_epoch(self, link: str, tp: TopicPartition, epoch: int, start_offset: int) -> None:
         await self.decide(
             lambda image: (mirrors.add_source_epoch(image, link, tp, epoch, start_offset), None)

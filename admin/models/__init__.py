@@ -79,6 +79,7 @@ from admin.models.mirrors import (
     MirrorSummary,
     PartitionLag,
     PartitionStatus,
+    ReassignRequest,
     RemainingCopy,
     ReplicaStatus,
 )
@@ -178,6 +179,7 @@ __all__ = [
     "PromoteValidation",
     "QuotaRow",
     "ReadsPolicy",
+    "ReassignRequest",
     "RemainingCopy",
     "ReplicaStatus",
     "SidecarDescription",

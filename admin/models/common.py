@@ -22,6 +22,8 @@ GroupName = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 
 Millis = Annotated[int, Field(ge=0)]
 
+BrokerId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
 
 def _check_rate(rate: int) -> int:
     if 0 < rate < LEAST_RATE:

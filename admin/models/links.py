@@ -125,6 +125,14 @@ class LinkOptions(Model):
         le=1 << 40,
         description="How long the source keeps them; when the sidecar makes the topic.",
     )
+    broker_lost_after_ms: int = Field(
+        default=1_800_000,
+        ge=-1,
+        le=604_800_000,
+        description="How long a broker of the target may be down before replicas of mirrors on it are copied to other "
+        "brokers; -1: for ever. One that is not registered any more is waited for 10 s. Nothing moves while half of the "
+        "brokers or more are down.",
+    )
     groups_include: Patterns = Field(
         default=".*",
         description="Source groups that are held on the target: regular expressions, comma-separated, each of a whole "

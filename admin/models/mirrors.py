@@ -13,7 +13,7 @@ from pydantic import (
 from admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
 from admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
 from admin.base import TopicName
-from admin.models.common import Model, Patterns, known_configs
+from admin.models.common import BrokerId, Model, Patterns, known_configs
 from admin.models.states import MirrorState
 
 
@@ -69,10 +69,48 @@ class CreateMirrorsRequest(Model):
         return topics
 
 
+class ReassignRequest(Model):
+    """Either topics or all, and brokers to leave, brokers to take, or both."""
+
+    topics: list[TopicName] = Field(default=[], max_length=10_000)
+    all: bool = Field(default=False, description="All mirrors of the link that are not over.")
+    away_from: list[BrokerId] = Field(
+        default=[], max_length=1000, description="Brokers of the target that are to hold no replica of them."
+    )
+    to: list[BrokerId] = Field(
+        default=[],
+        max_length=1000,
+        description="Brokers that may take new replicas; default: all. Without away_from, all others are left.",
+    )
+    fewer_replicas: bool = Field(
+        default=False,
+        description="Where no other broker can take a replica, the partition has one less from now on.",
+    )
+    afresh: bool = Field(
+        default=False,
+        description="Drop all copies of the partitions first, and so those on the brokers that are left; the others begin "
+        "from nothing, too. Else those that are left stay until the promote, which does not wait for them.",
+    )
+
+    @model_validator(mode="after")
+    def _one_of(self) -> ReassignRequest:
+        if bool(self.topics) == self.all:
+            raise ValueError("give either topics or all")
+        if not self.away_from and not self.to:
+            raise ValueError("name brokers to leave (away_from), brokers to take (to), or both")
+        if both := sorted(set(self.away_from) & set(self.to)):
+            raise ValueError(f"broker {both[0]} is to be left and taken")
+        return self
+
+
 class ReplicaStatus(Model):
     """One of the target's real brokers that copies the partition."""
 
     broker: int
+    leaving: bool = Field(
+        default=False,
+        description="It was reassigned away; it keeps its copy until the promote, which does not wait for it.",
+    )
     start_offset: int | None = Field(
         default=None,
         description="Its log start offset if that is later than the source's and the mirror's; null: it is not.",

@@ -16,6 +16,7 @@ from controller.decide.validations import forget, forget_truncated
 from controller.errors import AlreadyExists, IllegalTransition, NotFound, Refused
 from controller.image import ControllerImage
 from controller.phases import BEFORE_HAND_OVER, ENDED, PROMOTING, Phase, check_transition
+from controller.plan.reassign import MOVABLE
 from controller.state import (
     UNBOUND,
     JsonValue,
@@ -298,6 +299,27 @@ def adopt_leadership(
                 controller_epoch=controller_epoch,
             )
         )
+    return records
+
+
+def follow_replicas(
+    image: ControllerImage, link: str, moved: Mapping[TopicPartition, Sequence[int]]
+) -> list[Record]:
+    """The real brokers that partitions have been reassigned to at the target. A partition that is over, or whose writes a
+    promote holds, is left as it is: others may have been compared by then."""
+    records: list[Record] = []
+    for topic in dict.fromkeys(tp.topic for tp in moved):
+        mirror = mirror_of(image, link, topic)
+        replicas = list(mirror.target_replicas)
+        for tp, wanted in moved.items():
+            if (
+                tp.topic == topic
+                and partition_of(image, link, tp).phase in MOVABLE
+                and tp.partition < len(replicas)
+            ):
+                replicas[tp.partition] = tuple(wanted)
+        changed = replace(mirror, target_replicas=tuple(replicas))
+        records += [] if changed == mirror else [changed]
     return records
 
 

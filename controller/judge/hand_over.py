@@ -128,7 +128,9 @@ def _obstacle(
     for broker_id in (*targets, partition.leader, *others):
         trouble = broker_trouble(image, broker_id)
         if trouble is not None:
-            return Obstacle(trouble, True)
+            if broker_id in targets:
+                trouble += f"; if it does not return: linker mirror reassign ... --away-from {broker_id}"
+            return Obstacle(trouble, broker_id in image.brokers)
     return None
 
 

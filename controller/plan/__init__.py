@@ -3,6 +3,7 @@
 - `elections`: the sidecar that leads each partition, and the link brokers of each partition
 - `placement`: the real brokers that get a partition's replicas, and the leaders among them
 - `producer_ids`: the floor of the target's producer ids, and whether forwarding is safe
+- `reassign`: other real brokers for the replicas of a mirror, and the next step at the target
 - `replicas`: the next step from one replica list to another, link brokers included
 - `topic_configs`: topic configs of a mirror: copied, forced while it is mirrored, set by a promote
 - `upstream`: the clusters that a topic has passed, and whether a mirror of it would close a ring

@@ -20,7 +20,7 @@ D becomes P by *laundering*: a reassignment that adds one more link broker makes
 and the cancel after it takes just that one out again. The copies stay as plain replicas.
 
 Invariant between any two steps, whoever is killed where: no real broker in the ISR, at least one link
-broker in it, no step that can complete without the copies, no cancel while `adding` has a real broker.
+broker in it, no step that can complete without the copies, no cancel while `adding` has a target.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def members_step(
     # A target that somebody else is taking out, or a completion that would take it out.
     if set(partition.removing) & set(targets):
         if set(partition.adding) <= set(brokers.link):
-            return _cancel(partition, brokers)
+            return _cancel(partition, targets)
         return _safe(partition, Reassign(tuple(targets)), targets) if _all_there(targets, brokers) else None
     return (
         _settle_order(partition, wanted, targets, brokers)
@@ -259,10 +259,11 @@ def _target_order_step(
 def _clear_adding(
     partition: PartitionView, targets: Sequence[int], brokers: LiveBrokers, *, leader_may_move: bool
 ) -> Step | None:
-    if set(partition.adding) <= set(brokers.link) and (
+    # A real broker that is no target may go: it was to be one.
+    if not set(partition.adding) & set(targets) and (
         leader_may_move or partition.leader not in partition.adding
     ):
-        cancel = _cancel(partition, brokers)
+        cancel = _cancel(partition, targets)
         if cancel is not None:
             return cancel
     # Laundering: with somebody else in `adding`, the cancel takes out that one only.
@@ -275,9 +276,9 @@ def _clear_adding(
     return _ordered(partition, partition.leader, targets, brokers, add=others[:1])
 
 
-def _cancel(partition: PartitionView, brokers: LiveBrokers) -> Step | None:
-    """Never with a real broker in `adding`: its copy would be deleted."""
-    if not set(partition.adding) <= set(brokers.link):
+def _cancel(partition: PartitionView, targets: Sequence[int]) -> Step | None:
+    """Never with a target in `adding`: its copy would be deleted."""
+    if set(partition.adding) & set(targets):
         return None
     return CancelReassignment() if set(partition.isr) - set(partition.adding) else None
 

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from admin.models import Check, CheckResult
+from controller.plan.reassign import unsettled
+from controller.plan.replicas import LiveBrokers, led_by_link
 from controller.state import MirrorTopic
 from wire.frames.types import TopicPartition
 from wire.metadata.image import CONFIG_TOPIC, BrokerImage, ClusterImage, PartitionImage
@@ -178,25 +180,27 @@ def stray_checks(image: ClusterImage, mirrors: Collection[bytes], ours: Collecti
 
 
 def replica_checks(image: ClusterImage, mirrors: Sequence[MirrorTopic], ours: Collection[int]) -> list[Check]:
-    """A promote ends with the mirror's own replicas, whatever somebody's reassignment says meanwhile."""
+    """A mirror follows a reassignment to other real brokers within a moment; one that is still another has a reason."""
+    brokers = LiveBrokers(link=ours, alive=ours, registered=image.brokers.keys())
     moved = []
     for mirror in mirrors:
         for index, wanted in enumerate(mirror.target_replicas):
             partition = image.partition(mirror.topic_id, index)
-            if partition is None or not wanted:
+            if partition is None or not wanted or not led_by_link(partition, ours):
                 continue
-            listed = [b for b in partition.replicas if b not in ours and b not in partition.removing]
-            if set(wanted) <= set(partition.replicas) and set(listed) != set(wanted):
-                moved.append(f"{mirror.topic}-{index} (brokers {_numbers(listed)}, to be {_numbers(wanted)})")
+            if unsettled(partition, wanted, brokers):
+                moved.append(
+                    f"{mirror.topic}-{index} (replicas {_numbers(partition.replicas)}, to be {_numbers(wanted)})"
+                )
     if not moved:
         return []
     return [
         Check(
             name="replicas",
             result=CheckResult.WARN,
-            detail=f"somebody reassigned {_first(moved)}: the promote ends with the mirror's own replicas",
-            remedy="reassign after the promote instead; to have other replicas from it, delete the mirror and "
-            "create it again",
+            detail=f"the reassignment of {_first(moved)} is not the mirror's: somebody changed it, and it is put back or "
+            "followed in a moment",
+            remedy="if it stays so: linker mirror reassign ... --afresh, which copies from nothing",
         )
     ]
 

@@ -30,6 +30,7 @@
 - `output`: how answers are printed: aligned tables, JSON or YAML on stdout, notes on stderr
 - `promote_progress`: following a promote or a failover until it is over, and its exit code
 - `promote_tables`: promotes and failovers, planned and under way, as tables for people
+- `reassign`: `linker mirror reassign`: other brokers of the target for the replicas of mirrors
 - `run`: `linker run`, apart from the other commands: building them takes time, and clients wait while a sidecar
   starts
 - `run_command`: `linker run` for typer: its help, and its complaints about arguments

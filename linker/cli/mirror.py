@@ -31,6 +31,7 @@ from linker.cli.options import (
 )
 from linker.cli.output import note
 from linker.cli.promote_progress import follow
+from linker.cli.reassign import reassign
 
 if TYPE_CHECKING:
     from admin.models import ChangeResult
@@ -342,6 +343,7 @@ def promote(
 
 
 asking(app, "failover")(failover)
+asking(app, "reassign")(reassign)
 
 
 @asking(app, "delete")

@@ -191,9 +191,10 @@ def mirror(one: MirrorDescription) -> str:
                 *(p.source_end_offset, p.target_end_offset, p.lag, duration(p.lag_ms)),
                 " ".join(
                     f"{replica.broker}@{'-' if replica.end_offset is None else replica.end_offset}"
+                    + (" (leaves)" if replica.leaving else "")
                     for replica in p.replicas
                 ),
-                " ".join(_validated(replica) for replica in p.replicas),
+                " ".join(_validated(replica) for replica in p.replicas if not replica.leaving),
                 p.mismatch or p.reason,
             )
             for p in one.partition_status

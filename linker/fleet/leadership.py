@@ -10,11 +10,14 @@ from controller.decide.mirrors import Leadership
 from controller.judge.hand_over import find
 from controller.phases import ENDED, Phase
 from controller.plan.elections import SidecarBroker
+from controller.plan.reassign import moved_to
+from controller.plan.replicas import LiveBrokers
 from fleet.balancer_ports import Mirrored, Tps
 from fleet.fleet_controller import FleetController
 from linker.links.runtime import LinkRuntime
 from linker.membership import TargetCluster
 from wire.frames.types import TopicPartition
+from wire.metadata.image import PartitionImage
 from wire.together import together
 
 _MOST_ADOPTED = 500
@@ -71,9 +74,18 @@ class FleetLeadership:
             found[tp] = Mirrored(
                 targets=mirror.target_replicas[tp.partition],
                 rack=None if leader is None else leader.rack,
-                movable=partition.phase in _MOVABLE and partition.session_epoch >= 0 and tp not in promoting,
+                movable=partition.phase in _MOVABLE
+                and partition.session_epoch >= 0
+                and tp not in promoting
+                and not self._moved(topic.partitions.get(tp.partition), mirror.replicas_of(tp.partition)),
             )
         return found
+
+    def _moved(self, partition: PartitionImage | None, replicas: Sequence[int]) -> bool:
+        """Somebody reassigned it to other real brokers, which the state follows first: nothing is to be put back."""
+        link = self._link_brokers()
+        brokers = LiveBrokers(link=link, alive=link, registered=self._target.image.brokers.keys())
+        return partition is not None and moved_to(partition, replicas, brokers) is not None
 
     def sidecars(self) -> Sequence[SidecarBroker]:
         alive = self._fleet_controller.alive()

@@ -16,13 +16,16 @@
 - `kafka_version`: the Kafka version of a cluster, for the evidence
 - `leaderless`: finds mirror partitions that KRaft cannot elect a leader for, and has a link broker elected
 - `link_groups`: builds the readers, gates and manager of a link's groups, anew in each term as link controller
+- `lost_brokers`: moves replicas of mirrors away from brokers of the target that do not return
 - `mirrors`: mirrors as the router and the followers see them
+- `moving`: replicas that were reassigned, for status: those that are left, and how far the new ones are
 - `new_mirrors`: examines topics of the source that are to be mirrored, plans their mirrors, and writes them down
 - `producer_ids`: keeps the producer ids of source and target apart for the life of a link
 - `producer_view`: the source's producers, for status
 - `proved`: the proof of a link, for status: watermarks with their age, runs, evidence
 - `reads`: decides per client id whether a consumer may read a mirror before its promote
-- `reassignments`: opens the reassignments to the real brokers, and drops the copies of failed mirrors
+- `reassignments`: opens the reassignments to the real brokers, follows those of others, and drops the copies of failed
+  mirrors
 - `replica_ends`: offsets from single brokers, leader or not; the latest is the broker's own log end offset
 - `replica_starts`: finds replicas whose log starts later than the source's
 - `running`: the links of this process by name: start, stop, restart, and follow the link controller

@@ -30,7 +30,7 @@ from linker.links.added_partitions import AddedPartitions
 from linker.links.copy_specs import CopySpecs, start_offsets
 from linker.links.due import DueTopics
 from linker.links.leaderless import lead_stranded
-from linker.links.reassignments import Reassignments
+from linker.links.reassignments import Reassignments, Replicas
 from linker.links.served_copies import ServedCopies
 from linker.links.topic_shape import (
     first_leaders,
@@ -190,6 +190,13 @@ class BringUp:
                 await self._controller.restart_partition(self._link, tp)
         self.ask(topic)
 
+    async def move(self, wanted: Replicas, *, afresh: bool) -> None:
+        """Have partitions copied to other real brokers (`Reassignments.move`)."""
+        async with self._turn:
+            await self._reassignments.move(wanted, afresh=afresh)
+        for topic in dict.fromkeys(tp.topic for tp in wanted):
+            self.ask(topic)
+
     async def delete(self, topic: str, *, topic_too: bool, force: bool = False) -> None:
         """End a mirror, and its topic at the target with it; `force` is the controller's.
 
@@ -237,6 +244,8 @@ class BringUp:
                     refused.setdefault(mirror.topic, errors[0])
             await self._adopt(mirrors, found, stuck)
             _add(refused, await self._establish(mirrors, found, stuck))
+            await self._reassignments.follow(mirrors, found)
+            mirrors = self._mirrors(found)
             _add(refused, await self._served.follow(mirrors))
             _add(refused, await self._reassignments.open(mirrors, found))
             for mirror in mirrors:

@@ -126,7 +126,7 @@ class NewMirrors:
         brokers = real_brokers(self._target, self._link_brokers())
         ids = [broker.id for broker in brokers]
         defaults = await topic_defaults(self._target.cluster, ids, timeout=preflight.TIMEOUT)
-        plan = _Plan(wanted, brokers, defaults, self._load())
+        plan = _Plan(wanted, brokers, defaults, replica_load(self._target, self._link_brokers()))
         topics = await self._without_rings(plan, topics, each=each)
         for first in range(0, len(topics), _AT_ONCE):
             await self._examine(plan, topics[first : first + _AT_ONCE], each=each)
@@ -287,19 +287,12 @@ class NewMirrors:
         factor = mirror.replication_factor
         if factor is None:
             return ()
-        return place(real_brokers(self._target, self._link_brokers()), count, factor, self._load())
-
-    def _load(self) -> dict[int, Load]:
-        links = self._link_brokers()
-        load: dict[int, Load] = {}
-        for topic in self._target.image.topics_by_id.values():
-            for partition in topic.partitions.values():
-                members = [b for b in partition.replicas if b not in links]
-                for broker in members:
-                    before = load.get(broker, Load())
-                    leads = broker == partition.leader or (partition.leader in links and broker == members[0])
-                    load[broker] = Load(before.replicas + 1, before.leaders + leads)
-        return load
+        return place(
+            real_brokers(self._target, self._link_brokers()),
+            count,
+            factor,
+            replica_load(self._target, self._link_brokers()),
+        )
 
 
 _NO_CONFIGS = TopicConfigs({}, {})
@@ -315,6 +308,21 @@ def real_brokers(target: TargetCluster, link_brokers: Collection[int]) -> list[R
     if not found:
         raise preflight.PreflightError("no broker of the target is alive")
     return found
+
+
+def replica_load(target: TargetCluster, link_brokers: Collection[int]) -> dict[int, Load]:
+    """Replicas and leaders on each broker of the target; of a mirror, the leader that it has after the promote."""
+    load: dict[int, Load] = {}
+    for topic in target.image.topics_by_id.values():
+        for partition in topic.partitions.values():
+            members = [b for b in partition.replicas if b not in link_brokers]
+            for broker in members:
+                before = load.get(broker, Load())
+                leads = broker == partition.leader or (
+                    partition.leader in link_brokers and broker == members[0]
+                )
+                load[broker] = Load(before.replicas + 1, before.leaders + leads)
+    return load
 
 
 def _takes_no_replica(broker: BrokerImage) -> bool:

@@ -1,25 +1,33 @@
-"""Opens the reassignments to the real brokers, and drops the copies of failed mirrors."""
+"""Opens the reassignments to the real brokers, follows those of others, and drops the copies of failed mirrors."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
-from controller.phases import ENDED, PROMOTING, Phase
-from controller.plan.replicas import copies_asked_for
+from controller.cluster_view import PartitionView
+from controller.decide.mirrors import listed
+from controller.judge.hand_over import find
+from controller.plan.reassign import MOVABLE, move_step, moved_to, unsettled
+from controller.plan.replicas import CancelReassignment, LiveBrokers, Reassign, is_open, led_by_link
 from controller.state import MirrorTopic
 from fetcher.link_fetcher import LinkFetcher
 from fleet.link_controller import LinkController
-from linker.links.topic_shape import all_asked_for, cancelled, plain_copies, reduced, undone_late
+from linker.links.topic_shape import cancelled, plain_copies, reduced, undone_late
 from linker.membership import TargetCluster
 from linker.membership.errors import OperationFailed
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
-from wire.metadata.image import PartitionImage, TopicImage
+from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
 
 log = logging.getLogger(__name__)
 
 _CALL_TIMEOUT = 15.0
+_MOST_STEPS = 5  # a cancel of what others have begun, one link broker there and back, and the new replicas
+
+Replicas = Mapping[TopicPartition, tuple[int, ...]]
+"""The real brokers of partitions, the one that is to lead first."""
 
 
 class Reassignments:
@@ -55,12 +63,31 @@ class Reassignments:
             )
             await self._target.operations.reassign(dict.fromkeys(late), timeout=_CALL_TIMEOUT)
 
+    async def follow(self, mirrors: Iterable[MirrorTopic], topics: Mapping[str, TopicImage]) -> None:
+        """Have the state say what the metadata log says, where somebody reassigned a mirror to other real brokers and the
+        link broker goes on leading it."""
+        moved = {
+            tp: found
+            for mirror in mirrors
+            for tp, replicas in self._movable(mirror)
+            if (partition := topics[mirror.topic].partitions.get(tp.partition)) is not None
+            and (found := moved_to(partition, replicas, self.brokers)) is not None
+        }
+        if moved:
+            log.warning(
+                "link %s: somebody reassigned %s at the target: the mirror follows",
+                self._link,
+                _listed(moved),
+            )
+            await self._controller.forget_validation(self._link, moved)
+            await self._controller.follow_replicas(self._link, moved)
+
     async def open(
         self, mirrors: Sequence[MirrorTopic], topics: Mapping[str, TopicImage]
     ) -> dict[str, LinkerError]:
-        """Open the reassignments to the real brokers; again, if somebody cancelled one. All in one request. By topic, why
-        it is not open."""
-        wanted: dict[TopicPartition, list[int]] = {}
+        """Open the reassignments to the real brokers; again, if somebody cancelled one, or changed it so that no promote
+        could complete it. All in one request for each step. By topic, why it is not open."""
+        wanted: dict[TopicPartition, tuple[int, ...]] = {}
         for mirror in mirrors:
             of_mirror = self._wanted(mirror, topics[mirror.topic])
             opened = [
@@ -80,45 +107,106 @@ class Reassignments:
             return {}
         # No proof of copies before counts: these begin from nothing.
         await self._controller.forget_validation(self._link, wanted)
-        refused: dict[str, LinkerError] = {}
-        try:
-            await self._target.operations.reassign(wanted, timeout=_CALL_TIMEOUT)
-        except OperationFailed as error:
-            refused = {tp.topic: error for tp in wanted if str(tp) in error.failed}
-            if not refused:
-                raise
-            wanted = {tp: replicas for tp, replicas in wanted.items() if tp.topic not in refused}
-        try:
-            await self._target.metadata.wait_for(lambda image: all_asked_for(image, wanted), _CALL_TIMEOUT)
-        except LinkerError as error:
-            for tp, replicas in wanted.items():
-                if all_asked_for(self._target.image, {tp: replicas}) is None:
-                    refused.setdefault(tp.topic, error)
+        refused = await self._take_steps(wanted, unsettled)
+        for tp, replicas in wanted.items():
+            if tp.topic not in refused and self._is(tp, replicas, unsettled):
+                refused[tp.topic] = LinkerError(
+                    f"{tp}: its reassignment to brokers {_ids(replicas)} is not open"
+                )
         return refused
 
-    def _wanted(self, mirror: MirrorTopic, topic: TopicImage) -> dict[TopicPartition, list[int]]:
-        """The partitions of a mirror whose reassignment is not open, with the replicas to ask for."""
-        wanted: dict[TopicPartition, list[int]] = {}
+    async def move(self, wanted: Replicas, *, afresh: bool = False) -> None:
+        """Have partitions copied to these real brokers; LinkerError if the target refuses that of one. The state follows.
+        `afresh`: drop all their copies first, so that those that are left are gone at once. That is done too where no
+        hand-over could complete it otherwise."""
+        await self._controller.forget_validation(self._link, wanted)
+        refused = {} if afresh else await self._take_steps(wanted, _not_open)
+        stuck = [
+            tp
+            for tp, replicas in wanted.items()
+            if tp.topic not in refused and (afresh or self._is(tp, replicas, unsettled))
+        ]
+        if stuck:
+            log.warning("link %s: the copies of %s begin from nothing", self._link, _listed(stuck))
+            await self.drop_copies(stuck)
+            refused |= await self._take_steps({tp: wanted[tp] for tp in stuck}, _not_open)
+        done = {tp: replicas for tp, replicas in wanted.items() if tp.topic not in refused}
+        await self._controller.follow_replicas(self._link, done)
+        for error in refused.values():
+            raise error
+
+    async def _take_steps(
+        self, wanted: Replicas, needed: Callable[[PartitionView, Sequence[int], LiveBrokers], bool]
+    ) -> dict[str, LinkerError]:
+        """Steps towards copies on these brokers, as long as they are `needed` and there are any; by topic, what was
+        refused."""
+        refused: dict[str, LinkerError] = {}
+        for _ in range(_MOST_STEPS):
+            steps: dict[TopicPartition, list[int] | None] = {}
+            epochs: dict[TopicPartition, int] = {}
+            for tp, replicas in wanted.items():
+                partition = find(self._target.image, tp)
+                if tp.topic in refused or partition is None or not needed(partition, replicas, self.brokers):
+                    continue
+                step = move_step(partition, replicas, self.brokers)
+                if isinstance(step, Reassign | CancelReassignment):
+                    steps[tp] = list(step.replicas) if isinstance(step, Reassign) else None
+                    epochs[tp] = partition.partition_epoch
+            if not steps:
+                break
+            try:
+                await self._target.operations.reassign(steps, timeout=_CALL_TIMEOUT)
+            except OperationFailed as error:
+                failed = {tp.topic: error for tp in steps if str(tp) in error.failed}
+                if not failed:
+                    raise
+                refused |= failed
+            sent = {tp: epoch for tp, epoch in epochs.items() if tp.topic not in refused}
+            await self._target.metadata.wait_for(partial(_changed, epochs=sent), _CALL_TIMEOUT)
+        return refused
+
+    @property
+    def brokers(self) -> LiveBrokers:
+        """The target's, as the plans of replicas see them."""
+        image, link = self._target.image, self._link_brokers()
+        alive = {b for b in link if b in image.brokers and not image.brokers[b].fenced}
+        return LiveBrokers(link=link, alive=alive, registered=image.brokers.keys())
+
+    def _is(
+        self,
+        tp: TopicPartition,
+        replicas: Sequence[int],
+        shape: Callable[[PartitionView, Sequence[int], LiveBrokers], bool],
+    ) -> bool:
+        partition = find(self._target.image, tp)
+        return (
+            partition is not None
+            and led_by_link(partition, self._link_brokers())
+            and shape(partition, replicas, self.brokers)
+        )
+
+    def _movable(self, mirror: MirrorTopic) -> Iterator[tuple[TopicPartition, tuple[int, ...]]]:
+        """The partitions of a mirror whose replicas may change, with the ones they are to have."""
         for state in self._controller.image.topic_partitions(self._link, mirror.topic):
-            partition = topic.partitions.get(state.partition)
-            if (
-                partition is None
-                or state.session_epoch < 0
-                or state.phase in ENDED | PROMOTING | {Phase.FAILED}
-            ):
-                continue
             replicas = mirror.replicas_of(state.partition)
-            if (
-                replicas
-                and partition.leader in self._link_brokers()
-                and not copies_asked_for(partition, replicas)
-            ):
-                wanted[state.tp] = list(replicas)
-        return wanted
+            if state.phase in MOVABLE and state.session_epoch >= 0 and replicas:
+                yield state.tp, replicas
+
+    def _wanted(self, mirror: MirrorTopic, topic: TopicImage) -> dict[TopicPartition, tuple[int, ...]]:
+        """The partitions of a mirror whose reassignment is not open, with the replicas to ask for."""
+        brokers = self.brokers
+        return {
+            tp: replicas
+            for tp, replicas in self._movable(mirror)
+            if (partition := topic.partitions.get(tp.partition)) is not None
+            and led_by_link(partition, brokers.link)
+            and unsettled(partition, replicas, brokers)
+        }
 
     def _was_cancelled(self, partition: PartitionImage, tp: TopicPartition) -> bool:
         copy = self._fetcher.partitions.get(tp)
-        return not partition.adding and copy is not None and copy.bytes_served > 0
+        asked = set(partition.replicas) - self._link_brokers()
+        return not asked and copy is not None and copy.bytes_served > 0
 
     async def drop_copies(self, tps: list[TopicPartition]) -> None:
         """A cancel takes out what is being added. Copies that became plain replicas, since link brokers joined or left,
@@ -130,3 +218,24 @@ class Reassignments:
         if plain:
             await self._target.operations.reassign(plain, timeout=_CALL_TIMEOUT)
             await self._target.metadata.wait_for(lambda image: reduced(image, plain), _CALL_TIMEOUT)
+
+
+def _not_open(partition: PartitionView, replicas: Sequence[int], brokers: LiveBrokers) -> bool:
+    return not is_open(partition, replicas, brokers.link)
+
+
+def _changed(image: ClusterImage, epochs: Mapping[TopicPartition, int]) -> bool | None:
+    """None: a partition is as it was."""
+    for tp, epoch in epochs.items():
+        partition = find(image, tp)
+        if partition is not None and partition.partition_epoch == epoch:
+            return None
+    return True
+
+
+def _ids(brokers: Iterable[int]) -> str:
+    return ", ".join(map(str, brokers))
+
+
+def _listed(tps: Collection[TopicPartition], most: int = 5) -> str:
+    return listed(sorted(map(str, tps)), most)

@@ -33,6 +33,8 @@ from linker.links.group_options import GROUP_OPTIONS
 from linker.links.heartbeats import HEARTBEAT_OPTIONS, Heartbeats
 from linker.links.kafka_version import kafka_version
 from linker.links.link_groups import LinkGroups
+from linker.links.lost_brokers import OPTION as LOST_OPTION
+from linker.links.lost_brokers import LostBrokers
 from linker.links.mirrors import read_only_by
 from linker.links.new_mirrors import NewMirrors
 from linker.links.producer_ids import ProducerIdGuard
@@ -73,7 +75,7 @@ LIVE_OPTIONS = (
     | CONFIG_OPTIONS
     | TOPIC_OPTIONS
     | HEARTBEAT_OPTIONS
-    | {"forwarding"}
+    | {"forwarding", LOST_OPTION}
 )
 
 
@@ -172,6 +174,7 @@ class LinkRuntime:
             self.fetcher.fail_deleted_after,
             internal_topics,
         )
+        self.lost_brokers = LostBrokers(link.name, controller, target, link_brokers, self.bring_up)
         self.heartbeats = Heartbeats(
             link.name, self.source, controller, self.new_mirrors, lambda: target.cluster.cluster_id
         )
@@ -293,6 +296,7 @@ class LinkRuntime:
             self.acls.task,
             self.topics.task,
             self.heartbeats.task,
+            self.lost_brokers.task,
             self.starts.task,
             self.fence_debts.task,
             self.rates.task,
@@ -357,6 +361,7 @@ class LinkRuntime:
             self._duties.rule(self._beat(), self.heartbeats.task.name)
             self._duties.rule(self.fence_debts.task.run(), self.fence_debts.task.name)
             self._duties.rule(self.rates.task.run(), self.rates.task.name)
+            self._duties.rule(self.lost_brokers.task.run(), self.lost_brokers.task.name)
             for mirror in self.controller.image.link_mirrors(self.name):
                 self.bring_up.ask(mirror.topic)
 

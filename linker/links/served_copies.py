@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from controller.phases import ENDED, PROMOTING, Phase
 from controller.state import MirrorPartition, MirrorTopic
@@ -75,9 +76,13 @@ class ServedCopies:
                     continue  # the promote decides what a new leader means
                 self._fetcher.remove([state.tp])
                 copy = None
-            if mine and copy is None:
-                yield state
-            elif copy is not None and copy.paused != mirror.paused:
+            if copy is None:
+                if mine:
+                    yield state
+                continue
+            if copy.spec.target_replicas != mirror.replicas_of(state.partition):
+                copy.spec = replace(copy.spec, target_replicas=mirror.replicas_of(state.partition))
+            if copy.paused != mirror.paused:
                 (self._fetcher.pause if mirror.paused else self._fetcher.resume)([state.tp])
 
     def _leads(self, mirror: MirrorTopic, state: MirrorPartition) -> bool:

@@ -34,6 +34,7 @@ from fleet.progress import copy_lag
 from linker.checks.other_tools import throttle_of
 from linker.links import proved
 from linker.links.copies import CopyView
+from linker.links.moving import leaving_replicas, moving
 from linker.links.runtime import LinkRuntime
 from linker.links.times import moment as moment
 
@@ -180,6 +181,7 @@ def partition_status(runtime: LinkRuntime, state: MirrorPartition) -> PartitionS
                 missing_reason=None if starts is None else _why_late(starts),
             )
         )
+    replicas += leaving_replicas(runtime, mirror, state)
     return PartitionStatus(
         **_lag_fields(runtime, state),
         leader=state.leader if state.leader >= 0 else None,
@@ -225,6 +227,8 @@ def mirror_summary(runtime: LinkRuntime, mirror: MirrorTopic) -> MirrorSummary:
     cancelled = runtime.bring_up.cancelled.get(mirror.topic)
     if reason is None and cancelled:
         reason = f"its reassignment was cancelled by somebody {cancelled} times and asked for again"
+    if reason is None:
+        reason = moving(runtime, mirror, seen)
     throttled = throttle_of(runtime.target.image, mirror.topic)
     if reason is None and throttled is not None:
         reason = f"its copies are held back by {throttled}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from controller.decide.mirrors import Leadership
 from controller.judge.hand_over import undo_revoke
 from controller.phases import ENDED, PROMOTING
-from controller.plan.replicas import copies_asked_for, led_by_link
+from controller.plan.replicas import led_by_link
 from controller.state import MirrorPartition, MirrorTopic
 from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
@@ -25,16 +25,6 @@ def first_leaders(
         leads[order[0]] += 1
         chosen[index] = order
     return chosen
-
-
-def all_asked_for(image: ClusterImage, wanted: Mapping[TopicPartition, list[int]]) -> bool | None:
-    """None: not yet; as in the questions below, for `MetadataLog.wait_for`."""
-    for tp, replicas in wanted.items():
-        topic = image.topics_by_name.get(tp.topic)
-        partition = None if topic is None else topic.partitions.get(tp.partition)
-        if partition is None or not copies_asked_for(partition, replicas):
-            return None
-    return True
 
 
 def on_link_brokers_alone(topic: TopicImage, link_brokers: frozenset[int]) -> bool:
@@ -108,6 +98,7 @@ def partitions_of(
 
 
 def cancelled(image: ClusterImage, tps: Iterable[TopicPartition]) -> bool | None:
+    """None: not yet, for `MetadataLog.wait_for`."""
     return None if any(partition.adding for _, partition in partitions_of(image, tps)) else True
 
 

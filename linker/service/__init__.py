@@ -10,6 +10,7 @@
 - `mirrors`: creating, pausing and deleting mirrors
 - `overview`: all links as a whole: status, lag, doctor
 - `promotes`: planning, starting and showing promotes
+- `reassigns`: moving the replicas of mirrors to other brokers of the target
 - `repairs`: repairing a mirror whose leadership at the target was lost or taken
 - `sidecars`: the sidecars of a fleet and its link controller, as people see them
 - `tasks`: periodic tasks as shown to people: in the status, and as checks of the doctor
@@ -24,6 +25,7 @@ from linker.service.links import LinkChanges
 from linker.service.mirrors import MirrorChanges
 from linker.service.overview import Overview
 from linker.service.promotes import Promotes
+from linker.service.reassigns import MirrorReassigns
 from linker.service.repairs import MirrorRepairs
 from linker.service.topology import TopologyView
 
@@ -31,6 +33,7 @@ from linker.service.topology import TopologyView
 class SidecarService(
     LinkChanges,
     MirrorChanges,
+    MirrorReassigns,
     MirrorRepairs,
     Promotes,
     Failovers,

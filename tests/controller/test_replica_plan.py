@@ -68,7 +68,7 @@ class Scene:
             case Reassign(replicas):
                 assert self.kraft.reassign(T0, replicas) == 0, (step, before)
             case CancelReassignment():
-                assert not set(before.adding) & set(REAL), (step, before)
+                assert not set(before.adding) & set(self.targets), (step, before)
                 assert self.kraft.reassign(T0, None) == 0, (step, before)
             case AlterIsr(new_isr):
                 assert new_isr[0] == before.leader

@@ -64,7 +64,9 @@ async def test_a_mirror_that_a_real_broker_leads_without_a_promote_has_failed(
     )
     removed: list[TopicPartition] = []
     target: Any = SimpleNamespace(broker_id=900, image=image, cluster=_Silent())
-    copy = SimpleNamespace(spec=SimpleNamespace(session_epoch=3, start_offset=0), paused=False)
+    copy = SimpleNamespace(
+        spec=SimpleNamespace(session_epoch=3, start_offset=0, target_replicas=(1, 2)), paused=False
+    )
     partitions = {T0: copy}
 
     def remove(tps: list[TopicPartition]) -> None:

@@ -313,9 +313,14 @@ async def test_another_order_is_put_right_before_a_promote(rig: Rig) -> None:
 
 
 async def test_a_promote_owns_its_partitions(rig: Rig) -> None:
+    """As long as it only catches up, it waits for copies that are asked for again."""
     await rig.complete()
     await rig.controller.begin_promote("east", ["orders"])
     await rig.controller.advance("east", [T0, T1], Phase.CATCHING_UP)
+    rig.quorum.change("orders", 0, replicas=[OWN], adding_replicas=[], removing_replicas=[], leader=OWN)
+    await rig.complete()
+    assert rig.open()
+    await rig.controller.advance("east", [T0, T1], Phase.FENCED)
     rig.quorum.change("orders", 0, replicas=[OWN], adding_replicas=[], removing_replicas=[], leader=OWN)
     await rig.complete()
     assert not rig.open(), "left alone"

@@ -93,9 +93,9 @@ def test_a_partition_that_somebody_placed_on_the_link_broker() -> None:
     assert detail.startswith("plain-0: no mirror, and a link broker is to be a replica of it")
 
 
-def test_somebody_reassigned_a_mirror() -> None:
+def test_a_reassignment_of_a_mirror_that_is_not_followed_yet() -> None:
     image = cluster()
     image.topics_by_id[ID].partitions[0] = partition((900, 1, 2, 3), 900, (1, 2, 3))
     [(name, result, detail)] = checks(image)
     assert (name, result) == ("replicas", CheckResult.WARN)
-    assert "orders-0 (brokers 1, 2, 3, to be 1, 2)" in detail
+    assert "orders-0 (replicas 900, 1, 2, 3, to be 1, 2)" in detail

@@ -125,7 +125,8 @@ def test_a_summary_adds_up_the_slowest_replica_of_each_partition() -> None:
     runtime.copies = SimpleNamespace(get=lambda tp: copies.get(tp.partition))
     runtime.controller = SimpleNamespace(image=image)
     runtime.bring_up.cancelled = {}
-    mirror: Any = SimpleNamespace(link="l", topic="t", source_name=None, partitions=4)
+    runtime.rates = SimpleNamespace(rate=lambda tps: None)
+    mirror: Any = SimpleNamespace(link="l", topic="t", topic_id=bytes(16), source_name=None, partitions=4)
     shown = mirror_summary(runtime, mirror)
     assert (shown.lag, shown.max_lag) == (21, 20)
     assert shown.lag_ms is not None

@@ -42,6 +42,7 @@ from admin.models import (
     PromotePlan,
     PromoteRequest,
     PromoteTopic,
+    ReassignRequest,
     ReplicaStatus,
     SidecarDescription,
     SidecarState,
@@ -313,6 +314,12 @@ class MemoryService(MemoryGroups):
         await self._enter()
         self._mirror(link, topic)
         raise NotSupported("this version cannot repair a mirror")
+
+    async def reassign_mirrors(self, link: str, request: ReassignRequest, *, dry_run: bool) -> ChangeResult:
+        await self._enter()
+        self._known(link)
+        self.calls.append(f"reassign {request.model_dump(exclude_defaults=True)} dry_run={dry_run}")
+        return self._done(dry_run, "reassign", "orders-0")
 
     def _refuse_closed(self, force: bool) -> None:
         if self.closed and not force:

@@ -24,6 +24,7 @@ from admin.models import (
     FailoverRequest,
     PromoteGroupsRequest,
     PromoteRequest,
+    ReassignRequest,
     UpdateLinkRequest,
 )
 from admin.operation import AdminOperation, operation
@@ -44,6 +45,7 @@ BODIES: dict[Any, Any] = {
     CreateMirrorsRequest: CreateMirrorsRequest(topics=["payments"]),
     PromoteRequest: PromoteRequest(all=True),
     FailoverRequest: FailoverRequest(all=True),
+    ReassignRequest: ReassignRequest(all=True, away_from=[2]),
     PromoteGroupsRequest: PromoteGroupsRequest(all=True),
     DemoteGroupsRequest: DemoteGroupsRequest(all=True),
     ApplyAccessRequest: ApplyAccessRequest(),
