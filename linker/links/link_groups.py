@@ -112,8 +112,13 @@ class LinkGroups:
         )
 
     def _partitions(self, topic: str) -> int:
+        """Partitions that the source has added and the target has yet to get are no part of any gate: it would be refused
+        as a whole."""
         mirror = self._controller.image.mirrors.get((self._link, topic))
-        return 0 if mirror is None else mirror.partitions
+        if mirror is None:
+            return 0
+        found = self._target.image.topics_by_id.get(mirror.topic_id)
+        return mirror.partitions if found is None else min(mirror.partitions, len(found.partitions))
 
     def _consumer_protocol(self) -> bool:
         return self._target.image.features.get(_GROUP_VERSION, 0) > 0

@@ -147,7 +147,10 @@ class MirrorChanges(ServiceBase):
             raise SourceTopicNotFound([mirror.source_topic])
         there = topics[topic]
         same = same_source_topic(mirror.source_topic_id, there.topic_id)
-        if not same or there.partitions != mirror.partitions:
+        known = None not in (mirror.source_topic_id, there.topic_id)
+        # Added ones are mirrored, too. Without ids they are taken for a sign of another topic.
+        same_size = there.partitions >= mirror.partitions if known else there.partitions == mirror.partitions
+        if not same or not same_size:
             raise IllegalState(
                 f"topic {topic} is another one at the source now (deleted and created again, or with other "
                 "partitions): delete the mirror and create it again"

@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import pytest
 import pytest_asyncio
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from admin.models import MirrorState, PromotePhase
@@ -17,6 +19,7 @@ from lab.clusters.sidecar_process import SidecarProcess
 from lab.workload.live_producers import AiokafkaProducer, LibrdkafkaProducer
 from tests.real.harness_promote import LINK, MakeScene, Scene, scenes
 from tests.real.harness_stalls import PATIENCE, open_transaction
+from tests.real.harness_trouble import write
 from wire.frames.types import TopicPartition
 
 pytestmark = pytest.mark.timeout(300)
@@ -151,3 +154,97 @@ async def test_a_promote_is_given_back_inside_the_fence(make_scene: MakeScene) -
     await grown(scene, 4)
     await scene.promoted()
     await scene.judge()
+
+
+async def test_killed_while_they_are_made(make_scene: MakeScene) -> None:
+    """A SIGKILL at some moment of each growth; what was added is there from its first record all the same."""
+    scene = await make_scene()
+    await scene.sidecar.linker(
+        "link", "update", LINK, "--option", f"topics_refresh_interval_ms={INTERVAL_MS}"
+    )
+    for total, moment in ((4, "made known"), (5, "made"), (6, "copied")):
+        await grow(scene, total)
+        stayed = await write_at_source(scene, total)
+        deadline = time.monotonic() + PATIENCE
+        while not await reached(scene, total, moment):
+            assert time.monotonic() < deadline, moment
+        await scene.sidecar.kill()
+        await scene.sidecar.start()
+        await grown(scene, total)
+        await stayed.stop()
+    await scene.acked_more()
+    await scene.promoted()
+    await scene.judge()
+
+
+async def reached(scene: Scene, total: int, moment: str) -> bool:
+    if moment == "made":
+        return await asyncio.to_thread(partitions, scene.target.bootstrap, scene.names[0]) == total
+    mirror = await scene.describe(scene.names[0])
+    states = [one.state for one in mirror.partition_status]
+    return len(states) == total and (moment == "made known" or set(states) == {MirrorState.ACTIVE})
+
+
+async def test_partitions_that_somebody_added_at_the_target(make_scene: MakeScene) -> None:
+    """An empty one is taken over once the source has it, one with records keeps them and is named."""
+    scene = await make_scene()
+    await scene.sidecar.linker(
+        "link", "update", LINK, "--option", f"topics_refresh_interval_ms={INTERVAL_MS}"
+    )
+    topic = scene.names[0]
+    await asyncio.to_thread(add, scene.target.bootstrap, topic, 5)
+    await until_reason(
+        scene, "somebody added partitions to the mirror topic at the target: it has 5, the source topic 3"
+    )
+    refused = await scene.sidecar.run(
+        "mirror", "promote", topic, "--link", LINK, "--validation", "skip", "--yes"
+    )
+    assert refused.exit_code == 1
+    assert "somebody added partitions" in refused.errors + refused.output
+    await asyncio.to_thread(write, scene.target.bootstrap, topic, 40, partition=4)
+    await grow(scene, 5)
+    await (await write_at_source(scene, 5)).stop()
+    await until_reason(
+        scene, f"{topic}-4 was added at the source, but at the target it is somebody else's, with 40 records"
+    )
+    states = {one.partition: one.state for one in (await scene.describe(topic)).partition_status}
+    assert states == {**dict.fromkeys(range(4), MirrorState.ACTIVE), 4: MirrorState.LINKING}
+    await scene.acked_more()
+    ends = await asyncio.to_thread(log_ends, scene.target.bootstrap, TopicPartition(topic, 4))
+    assert ends == 40
+    dry = await scene.sidecar.linker("mirror", "delete", topic, "--link", LINK, "--dry-run")
+    assert "40 acknowledged records exist at the target alone" in dry.output, dry.output
+
+
+async def test_empty_ones_that_somebody_added_at_the_target_are_taken_over(make_scene: MakeScene) -> None:
+    scene = await make_scene()
+    await scene.sidecar.linker(
+        "link", "update", LINK, "--option", f"topics_refresh_interval_ms={INTERVAL_MS}"
+    )
+    await asyncio.to_thread(add, scene.target.bootstrap, scene.names[0], 5)
+    await grow(scene, 5)
+    stayed = await write_at_source(scene, 5)
+    await grown(scene, 5)
+    await scene.acked_more()
+    await stayed.stop()
+    await scene.promoted(validation="require")
+    await scene.judge()
+
+
+async def until_reason(scene: Scene, words: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        mirror = await scene.describe(scene.names[0])
+        reasons = [one.reason for one in mirror.partition_status]
+        if any(words in (reason or "") for reason in [mirror.reason, *reasons]):
+            return
+        assert time.monotonic() < deadline, mirror
+        await asyncio.sleep(0.1)
+
+
+def log_ends(bootstrap: str, tp: TopicPartition) -> int:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
+    try:
+        return int(consumer.get_watermark_offsets(KafkaPartition(tp.topic, tp.partition), timeout=30)[1])
+    finally:
+        consumer.close()
