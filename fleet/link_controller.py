@@ -255,12 +255,13 @@ class LinkController(ABC):
         validation: ValidationPolicy = ValidationPolicy.SKIP,
         accept_missing: int = 0,
         requested_by: str | None = None,
+        warnings: Sequence[str] = (),
         dry_run: bool = False,
     ) -> PromoteJob:
         now = self._now()
         return await self.decide(
             lambda image: promotes.begin_promote(
-                image, link, topics, now, validation, accept_missing, requested_by
+                image, link, topics, now, validation, accept_missing, requested_by, warnings
             ),
             dry_run,
         )

@@ -86,6 +86,10 @@ class PromoteTopic(Model):
     phase: PromotePhase
     lag: int | None = None
     reason: str | None = None
+    by_pattern_since: datetime | None = Field(
+        default=None,
+        description="In a plan: when its mirror was made, if the link's patterns take the topic.",
+    )
 
 
 class OpenTransaction(Model):

@@ -90,12 +90,25 @@ def update_link(
 def delete_link(image: ControllerImage, name: str, force: bool = False) -> list[Record]:
     """`force`: also if a topic of the source was left closed, which is never undone without the link."""
     link_of(image, name)
-    alive = sorted({s.topic for s in image.link_partitions(name) if s.phase not in ENDED})
+    alive = sorted(
+        {s.topic for s in image.link_partitions(name) if s.phase not in ENDED and not left_out(image, s)}
+    )
     if alive:
         raise Refused(f"link {name!r} still mirrors {listed(alive)}: promote, fail over or delete them first")
     if not force:
         refuse_while_owed(image, name)
     return [RemoveLink(name)]
+
+
+def left_out(image: ControllerImage, state: MirrorPartition) -> bool:
+    """Whether a failover of its topic has left it out: the source had just added it, and nothing of it was copied."""
+    mirror = image.mirrors.get((state.link, state.topic))
+    return (
+        mirror is not None
+        and mirror.added(state.partition)
+        and state.session_epoch < 0
+        and any(one.phase is Phase.FAILED_OVER for one in image.topic_partitions(state.link, state.topic))
+    )
 
 
 def create_mirror(

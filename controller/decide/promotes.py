@@ -23,6 +23,7 @@ def begin_promote(
     validation: ValidationPolicy = ValidationPolicy.SKIP,
     accept_missing: int = 0,
     requested_by: str | None = None,
+    warnings: Sequence[str] = (),
 ) -> tuple[list[Record], PromoteJob]:
     """A job for whole topics (None: all of the link that are not promoted yet)."""
     link_of(image, link)
@@ -53,6 +54,7 @@ def begin_promote(
         validation=validation,
         accept_missing=accept_missing,
         requested_by=requested_by,
+        warnings=tuple(warnings),
     )
     return [job], job
 
@@ -104,7 +106,7 @@ def end_promote(
             reason=reason,
             phases_ms=dict(phases_ms),
             ended_at=now,
-            warnings=tuple(warnings),
+            warnings=(*job.warnings, *warnings),
             evidence=PromoteEvidence() if proving else None,
         )
     ]

@@ -173,7 +173,8 @@ async def holdings(
             source_known=tp in at_source,
             fork=begun.get(tp),
             leader=leaders.get(tp),
-            added=tp not in states,
+            # Nothing of the source was copied to either: all that is there is the target's own.
+            added=tp not in states or (states[tp].session_epoch < 0 and mirror.added(tp.partition)),
         )
         for tp in chosen
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from linker.cli import validation_tables
@@ -23,8 +24,19 @@ _MOST_UNPROVED = 10
 
 
 def plan(one: PromotePlan) -> str:
+    now = datetime.now(UTC)
     table = columns(
-        ("TOPIC", "PARTITIONS", "LAG", "NOTE"), [(t.topic, t.partitions, t.lag, t.reason) for t in one.topics]
+        ("TOPIC", "PARTITIONS", "LAG", "BY PATTERN", "NOTE"),
+        [
+            (
+                *(t.topic, t.partitions, t.lag),
+                None
+                if t.by_pattern_since is None
+                else f"{duration(int((now - t.by_pattern_since).total_seconds() * 1000))} ago",
+                t.reason,
+            )
+            for t in one.topics
+        ],
     )
     lines = [f"blocked: {line}" for line in one.blockers] + [f"warning: {line}" for line in one.warnings]
     lines += [f"config: {line}" for line in one.configs]

@@ -2,6 +2,7 @@
 
 - `added_partitions`: makes partitions at the target that the source has added, and takes over those that somebody made
 - `bring_up`: creates the mirrors at the target as the controller's state says, and repairs them
+- `came_since`: which mirrors came by pattern since somebody planned a promote of all, and what is not mirrored yet
 - `config_keeper`: keeps the configs of a mirrored topic as its source has them
 - `config_options`: the link's options about topic configs: followed or not, and which are the target's own
 - `configs`: topic and broker configs, read from a cluster's brokers (DescribeConfigs)

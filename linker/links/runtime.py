@@ -24,6 +24,7 @@ from linker.access.keeper import AclKeeper
 from linker.access.options import ACL_OPTIONS
 from linker.config.link_secrets import LinkSecrets
 from linker.links.bring_up import BringUp
+from linker.links.came_since import CameSince
 from linker.links.config_keeper import ConfigKeeper
 from linker.links.config_options import CONFIG_OPTIONS
 from linker.links.controller_tasks import ControllerTasks
@@ -178,6 +179,7 @@ class LinkRuntime:
         self.heartbeats = Heartbeats(
             link.name, self.source, controller, self.new_mirrors, lambda: target.cluster.cluster_id
         )
+        self.came = CameSince(link.name, controller, self.topics)
         self.watch = SourceWatch(
             link.name,
             self.source,

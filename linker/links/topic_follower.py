@@ -180,6 +180,14 @@ class TopicFollower:
                 )
         return [topic for topic in topics if topic not in refused], refused
 
+    async def unmirrored(self) -> list[str]:
+        """Topics that the patterns take and that are no mirrors, now; those that cannot be, too."""
+        rules = self.settings.rules
+        if not rules.include:
+            return []
+        topics, refused = self._candidates(await all_topics(self._source), rules)
+        return sorted({*topics, *refused})
+
     async def examine(self, rules: TopicPatterns, wanted: Wanted) -> Planned:
         """Mirrors of all topics that are there now and that the rules take, planned and not made; in `refused` those that
         cannot be mirrored."""

@@ -16,11 +16,13 @@ from admin.models import (
 from admin.service import IllegalState, NotReady, PreflightFailed, PromoteNotFound
 from controller import errors as refused
 from controller.decide import groups as group_decisions
+from controller.decide.mirrors import listed
 from controller.decide.source_fence import debts
 from controller.decide.unheld_groups import unheld_readers
 from controller.judge import late_starts
-from controller.phases import ENDED, LED_ELSEWHERE
+from controller.phases import ENDED, LED_ELSEWHERE, Phase
 from controller.proof import ValidationPolicy
+from fleet.link_controller import wall_clock_ms
 from groups.excluded import in_one_line
 from linker.access.report import who_may_not
 from linker.checks import missing_records, preflight
@@ -29,6 +31,7 @@ from linker.links import status as view
 from linker.links.config_options import from_target
 from linker.links.producer_view import direct_warnings, source_producers
 from linker.links.runtime import LinkRuntime
+from linker.links.times import moment
 from linker.links.topic_shape import grown_at_target
 from linker.promote.ports import PromoteSettings
 from linker.promote.source_fence import check_source_fence
@@ -62,6 +65,7 @@ class Promotes(Validations):
         rights = await preflight.check_mirror_rights(self._sidecar.target, topics)
         blockers += [finding.detail for finding in rights if finding.fatal]
         shown = []
+        by_pattern = runtime.came.by_pattern(topics)
         for topic in topics:
             mirror = self._image.mirrors[link, topic]
             summary = view.mirror_summary(runtime, mirror)
@@ -74,6 +78,7 @@ class Promotes(Validations):
                     else PromotePhase.CATCHING_UP,
                     lag=summary.lag,
                     reason=summary.reason,
+                    by_pattern_since=moment(by_pattern[topic]) if topic in by_pattern else None,
                 )
             )
         if request.options.fence_source:
@@ -84,6 +89,11 @@ class Promotes(Validations):
                 f"topic {runtime.heartbeats.topic} has the heartbeats of link {link} and stays a mirror: delete it "
                 "before the link"
             )
+        if request.all:
+            now = wall_clock_ms()
+            warnings += await runtime.came.lines(topics, now)
+            runtime.came.looked(now)
+        warnings += self._yet_to_copy(link, topics)
         configs = await self._configs(runtime, topics)
         warnings += await self._as_doctor_says(runtime, topics)
         warnings += await self._open_transactions(runtime, topics)
@@ -238,6 +248,20 @@ class Promotes(Validations):
                 grown[topic] = reason
         return [f"topic {topic}: {reason}" for topic, reason in grown.items()]
 
+    def _yet_to_copy(self, link: str, topics: Sequence[str]) -> list[str]:
+        """Partitions that the source has just added: a promote waits for them."""
+        waiting = [
+            str(state.tp)
+            for topic in topics
+            for state in self._image.topic_partitions(link, topic)
+            if state.phase is Phase.LINKING and self._image.mirrors[link, topic].added(state.partition)
+        ]
+        return (
+            [f"added at the source and yet to be copied, which a promote waits for: {listed(waiting)}"]
+            if waiting
+            else []
+        )
+
     async def _late_replicas(self, runtime: LinkRuntime, topics: Sequence[str], accepted: int) -> list[str]:
         """Replicas that start later than the source: what lies before would be at the source only. A question that
         fails now is asked again before writes are held."""
@@ -330,6 +354,7 @@ class Promotes(Validations):
             validation=policy,
         )
         controller = self._sidecar.controller
+        came = await runtime.came.lines(topics, wall_clock_ms()) if request.all else []
         try:
             job = await self._write_down(
                 runtime,
@@ -339,6 +364,7 @@ class Promotes(Validations):
                     validation=policy,
                     accept_missing=options.accept_missing,
                     requested_by=request.requested_by,
+                    warnings=came,
                 ),
                 settings,
                 "promote",

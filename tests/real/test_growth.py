@@ -13,10 +13,11 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from admin.models import MirrorState, PromotePhase
+from admin.models import GroupState, MirrorState, PromotePhase
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess
 from lab.workload.live_producers import AiokafkaProducer, LibrdkafkaProducer
+from tests.real.harness_groups import GroupScene
 from tests.real.harness_promote import LINK, MakeScene, Scene, scenes
 from tests.real.harness_stalls import PATIENCE, open_transaction
 from tests.real.harness_trouble import write
@@ -187,7 +188,9 @@ async def reached(scene: Scene, total: int, moment: str) -> bool:
 
 async def test_partitions_that_somebody_added_at_the_target(make_scene: MakeScene) -> None:
     """An empty one is taken over once the source has it, one with records keeps them and is named."""
-    scene = await make_scene()
+    scene = await make_scene(
+        copies=2
+    )  # else the controller finds too few brokers for a partition of somebody's
     await scene.sidecar.linker(
         "link", "update", LINK, "--option", f"topics_refresh_interval_ms={INTERVAL_MS}"
     )
@@ -196,9 +199,7 @@ async def test_partitions_that_somebody_added_at_the_target(make_scene: MakeScen
     await until_reason(
         scene, "somebody added partitions to the mirror topic at the target: it has 5, the source topic 3"
     )
-    refused = await scene.sidecar.run(
-        "mirror", "promote", topic, "--link", LINK, "--validation", "skip", "--yes"
-    )
+    refused = await scene.sidecar.run("mirror", "promote", topic, "--link", LINK, "--validation", "skip")
     assert refused.exit_code == 1
     assert "somebody added partitions" in refused.errors + refused.output
     await asyncio.to_thread(write, scene.target.bootstrap, topic, 40, partition=4)
@@ -207,8 +208,13 @@ async def test_partitions_that_somebody_added_at_the_target(make_scene: MakeScen
     await until_reason(
         scene, f"{topic}-4 was added at the source, but at the target it is somebody else's, with 40 records"
     )
-    states = {one.partition: one.state for one in (await scene.describe(topic)).partition_status}
-    assert states == {**dict.fromkeys(range(4), MirrorState.ACTIVE), 4: MirrorState.LINKING}
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        states = {one.partition: one.state for one in (await scene.describe(topic)).partition_status}
+        if states == {**dict.fromkeys(range(4), MirrorState.ACTIVE), 4: MirrorState.LINKING}:
+            break
+        assert time.monotonic() < deadline, states
+        await asyncio.sleep(0.1)
     await scene.acked_more()
     ends = await asyncio.to_thread(log_ends, scene.target.bootstrap, TopicPartition(topic, 4))
     assert ends == 40
@@ -217,7 +223,9 @@ async def test_partitions_that_somebody_added_at_the_target(make_scene: MakeScen
 
 
 async def test_empty_ones_that_somebody_added_at_the_target_are_taken_over(make_scene: MakeScene) -> None:
-    scene = await make_scene()
+    scene = await make_scene(
+        copies=2
+    )  # else the controller finds too few brokers for a partition of somebody's
     await scene.sidecar.linker(
         "link", "update", LINK, "--option", f"topics_refresh_interval_ms={INTERVAL_MS}"
     )
@@ -248,3 +256,42 @@ def log_ends(bootstrap: str, tp: TopicPartition) -> int:
         return int(consumer.get_watermark_offsets(KafkaPartition(tp.topic, tp.partition), timeout=30)[1])
     finally:
         consumer.close()
+
+
+async def test_a_group_goes_on_where_it_stopped_in_added_partitions_too(
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    start_sidecar: Callable[..., Awaitable[SidecarProcess]],
+    unique_topic: Callable[[str], str],
+) -> None:
+    scene = GroupScene(source_cluster, target_cluster, await start_sidecar(target_cluster.bootstrap))
+    topic, group = unique_topic("topic"), unique_topic("growing.g")
+    try:
+        await scene.link("growing.*", f"topics_refresh_interval_ms={INTERVAL_MS}")
+        await scene.topic(topic)
+        quick = {"auto.offset.reset": "earliest", "topic.metadata.refresh.interval.ms": "500"}
+        old = scene.reader(source_cluster, group, [topic], "app", **quick)
+        await scene.all_read([old], topic)
+        await scene.wait_active(topic)
+        await scene.gated(group)
+        await asyncio.to_thread(add, source_cluster.bootstrap, topic, 5)
+        scene.write(topic, 5, 20, source_cluster.bootstrap)
+        await scene.all_read([old], topic)
+
+        def synced() -> bool:
+            there = scene.committed(target_cluster, group, topic)
+            return set(there) == set(range(5)) and there == scene.committed(source_cluster, group, topic)
+
+        deadline = time.monotonic() + PATIENCE
+        while not await asyncio.to_thread(synced):
+            assert time.monotonic() < deadline, scene.committed(target_cluster, group, topic)
+            await asyncio.sleep(0.2)
+        await old.close()
+        await scene.promote(group)
+        new = scene.reader(target_cluster, group, [topic], "app")
+        await scene.state(group, GroupState.PROMOTED)
+        scene.write(topic, 5, 20, source_cluster.bootstrap)
+        await scene.all_read([old, new], topic)
+        assert scene.repeated([old, new]) == []
+    finally:
+        await scene.close()
