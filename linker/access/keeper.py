@@ -131,10 +131,10 @@ class AclKeeper:
 
     async def compare(self, rules: AclRules) -> AclState:
         """Ask both clusters, and change nothing."""
-        topics = self.topics()
         # The target first: without an authorizer there, nobody lacks anything.
         target = await read_acls(self._target.cluster, node=self.node())
         source = under_prefix(await read_acls(self._source), self._source.topic_names.prefix)
+        topics = self.topics()
         here, there = AclSet(source), AclSet(target)
         others = self._target.image.topics_by_name.keys() - topics
         selection = select(here, rules, topics, others)

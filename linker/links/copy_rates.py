@@ -1,6 +1,6 @@
 """How fast the lags of a link's mirrors go down, and so how long their copies will still take.
 
-Partitions that are behind are looked at every two seconds, and half a minute is remembered. A rate is net of what the source
+Partitions that are behind are looked at every few seconds, and half a minute is remembered. A rate is net of what the source
 grows by meanwhile. Where the lag does not go down nobody can say when the copy ends.
 """
 
@@ -18,7 +18,7 @@ from fleet.progress import copy_lag
 from wire.frames.types import TopicPartition
 from wire.periodic_task import PeriodicTask
 
-_INTERVAL = 2.0
+_INTERVAL = 3.0
 _WINDOW = 30.0
 
 Lags = deque[tuple[float, int]]  # (when, offsets)
@@ -31,7 +31,7 @@ class CopyRates:
         self,
         link: str,
         controller: LinkController,
-        local: Mapping[TopicPartition, PartitionCopy],
+        local: Callable[[], Mapping[TopicPartition, PartitionCopy]],
         targets: Callable[[TopicPartition], tuple[int, ...]],
         lag: Callable[[TopicPartition], int | None],
         fleet_controller: Callable[[], FleetController | None],
@@ -63,18 +63,20 @@ class CopyRates:
         self._lags = noted
 
     def _behind(self) -> Iterable[tuple[TopicPartition, int]]:
-        for tp, copy in self._local.items():
+        local = self._local()
+        for tp, copy in local.items():
             end = copy.high_watermark
             # Thousands are at their end: nothing more is asked of these.
-            if not all(one.fetch_offset >= end for one in copy.followers.values()) and (
-                lag := copy_lag(copy, self._targets(tp))
-            ):
-                yield tp, lag
+            for follower in copy.followers.values():
+                if follower.fetch_offset < end:
+                    if lag := copy_lag(copy, self._targets(tp)):
+                        yield tp, lag
+                    break
         fleet_controller = self._fleet_controller()
         if fleet_controller is None or len(fleet_controller.members) < 2:
             return
         for state in self._controller.image.link_partitions(self._link):
-            if state.tp not in self._local and state.phase not in ENDED and (lag := self._lag(state.tp)):
+            if state.tp not in local and state.phase not in ENDED and (lag := self._lag(state.tp)):
                 yield state.tp, lag
 
     def rate(self, tps: Iterable[TopicPartition]) -> float | None:

@@ -193,7 +193,7 @@ class LinkRuntime:
         self.acls = AclKeeper(link.name, self.source, target, controller, link_brokers)
         self._copied = ChainMap(self.fetcher.partitions, self.stand_in.partitions)
         self.copies = Copies(link.name, self._copied, target, fleet_controller)
-        self.rates = CopyRates(link.name, controller, self._copied, self.targets, self.lag, fleet_controller)
+        self.rates = CopyRates(link.name, controller, self.served, self.targets, self.lag, fleet_controller)
         self.validation = LinkValidator(
             link.name,
             controller,
@@ -464,7 +464,8 @@ class LinkRuntime:
 
     def served(self) -> Mapping[TopicPartition, PartitionCopy]:
         """The copies that this sidecar holds."""
-        return self._copied
+        # A chain is slow to go through, and this is asked for again and again.
+        return self._copied if self.stand_in.partitions else self.fetcher.partitions
 
     def targets(self, tp: TopicPartition) -> tuple[int, ...]:
         """The real brokers that are to hold a partition."""

@@ -26,7 +26,7 @@ class Rig:
         self.rates = CopyRates(
             "l",
             SimpleNamespace(image=image),  # type: ignore[arg-type]
-            self.copies,
+            lambda: self.copies,
             lambda _tp: (1, 2),
             lambda tp: self.lags[tp],
             lambda: fleet,  # type: ignore[arg-type, return-value]

@@ -20,13 +20,14 @@ COMMITTING = [("offset_commit", 8), ("offset_commit", 9)]
 FETCHING = [("offset_fetch", 8), ("offset_fetch", 9)]
 DESCRIBING = [("consumer_group_describe", 0), ("consumer_group_describe", 1)]
 LISTING = [("list_offsets", version) for version in (6, 7, 8, 9, 10, 11)]
+METADATA_VERSIONS = [("metadata", version) for version in (9, 10, 11, 12)]
 ANSWERED = [
     *COMMITTING,
     *FETCHING,
     *DESCRIBING,
     *LISTING,
     ("describe_configs", 4),
-    *(("metadata", version) for version in (9, 10, 11, 12)),
+    *METADATA_VERSIONS,
 ]
 
 
@@ -67,6 +68,21 @@ def request(api: str, source: random.Random) -> dict[str, Any]:
         return {
             "groups": some(source, group, source.choice([4, 140])),
             "require_stable": source.choice([False, True]),
+        }
+    if api == "metadata":
+        further = source.choice(
+            [
+                {},
+                {"include_topic_authorized_operations": True},
+                {"include_topic_authorized_operations": False, "include_cluster_authorized_operations": True},
+            ]
+        )
+        named = source.choice([{}, {"topic_id": None}])
+        return further | {
+            "topics": source.choice(
+                [None, some(source, lambda: {"name": source.choice(NAMES), **named}, source.choice([4, 150]))]
+            ),
+            "allow_auto_topic_creation": source.choice([False, True]),
         }
     if api == "list_offsets":
         asked = {
@@ -255,7 +271,7 @@ def as_kept(value: Any, shape: Any) -> Any:
     return int(value) if isinstance(value, int) else value
 
 
-@pytest.mark.parametrize(("api", "version"), COMMITTING + FETCHING + DESCRIBING + LISTING)
+@pytest.mark.parametrize(("api", "version"), COMMITTING + FETCHING + DESCRIBING + LISTING + METADATA_VERSIONS)
 def test_requests_are_those_of_the_schema(api: str, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     source = random.Random(f"{api}{version}")
     requests = [request(api, source) for _ in range(20)]

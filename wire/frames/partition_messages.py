@@ -137,6 +137,23 @@ def _topic(data: bytes, pos: int, with_ids: bool) -> tuple[Topic, int]:
     return Topic(error, name, topic_id, partitions, rights), skip_tags(data, pos + 4)
 
 
+def _metadata(fields: Mapping[str, Any], *, with_ids: bool, with_cluster_rights: bool) -> bytearray:
+    topics = fields["topics"]
+    out = bytearray(uvarint(0 if topics is None else len(topics) + 1))
+    for topic in topics or ():
+        if with_ids:
+            topic_id = topic.get("topic_id")
+            out += bytes(16) if topic_id is None else topic_id.bytes
+        out += compact_string(topic["name"])
+        out.append(0)
+    out.append(bool(fields["allow_auto_topic_creation"]))
+    if with_cluster_rights:
+        out.append(bool(fields.get("include_cluster_authorized_operations")))
+    out.append(bool(fields.get("include_topic_authorized_operations")))
+    out.append(0)
+    return out
+
+
 def _list_offsets(fields: Mapping[str, Any], *, with_timeout: bool) -> bytearray:
     topics = fields["topics"]
     out = bytearray(INT32.pack(fields["replica_id"]))
@@ -172,13 +189,18 @@ def _list_offsets_answer(data: bytes, pos: int) -> tuple[ListOffsetsAnswer, int]
     return ListOffsetsAnswer(topics), skip_tags(data, pos)
 
 
+_NAMES = frozenset({"topics", "allow_auto_topic_creation"})
+_RIGHTS = frozenset({"include_cluster_authorized_operations", "include_topic_authorized_operations"})
 _ASKS = frozenset({"replica_id", "isolation_level", "topics"})
 _TIMEOUT = frozenset({"timeout_ms"})  # as elsewhere, dropped where the version has none
 
 MESSAGES: Messages = {
     **{
         ("metadata", version): Message(
-            decode=partial(_metadata_answer, with_ids=version >= 10, with_rights=version <= 10)
+            _NAMES,
+            partial(_metadata, with_ids=version >= 10, with_cluster_rights=version <= 10),
+            partial(_metadata_answer, with_ids=version >= 10, with_rights=version <= 10),
+            _RIGHTS,
         )
         for version in (9, 10, 11, 12)
     },
