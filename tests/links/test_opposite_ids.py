@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.errors import Refused
-from controller.plan.producer_ids import BLOCK, DEFAULT_MARGIN, RESERVE, IdsTold, Runs, tell, told
+from controller.plan.producer_ids import BLOCK, DEFAULT_MARGIN, RESERVE, IdsTold, Runs, ceiling, tell, told
 from fleet.stored_controller import StoredController
 from linker.links.producer_ids import ProducerIdGuard
 from tests.controller.memory_store import MemoryStore
@@ -31,6 +31,7 @@ class Side:
         self.controller: StoredController
         self.guard: ProducerIdGuard
         self.blocks_between = 0  # that brokers fetch while the ids are moved
+        self.given_between: list[int] = []
 
     async def link(self, clock: Callable[[], float]) -> None:
         self.controller = await StoredController.open(MemoryStore(), now=lambda: 7)
@@ -58,9 +59,10 @@ class Side:
 
     async def _allocate(self, blocks: int, *, until: int, took: Callable[[int, int], None], **_: Any) -> None:
         for number in range(blocks):
-            if number < self.blocks_between:
+            if self.blocks_between and number % 300 == 299:
+                self.blocks_between -= 1
                 self.ids.left[0] = []
-                self.give(1)
+                self.given_between.append(self.ids.hand_out(0))
             if self.ids.next_producer_id >= until:
                 break
             took(self.ids.next_producer_id, BLOCK)
@@ -122,6 +124,9 @@ async def test_both_links_forward_and_no_id_is_used_twice(a: int, b: int, first:
     await both.look(*order)
     for side in order:
         side.given.clear()
+    if first != "both":
+        # Whoever moved last is at work with ids from the very moment.
+        order[1].given += order[1].given_between
     assert both.a.guard.allowed, both.a.guard.reason
     assert both.b.guard.allowed, both.b.guard.reason
     for _ in range(40):  # until one of them has used up its distance
@@ -170,6 +175,15 @@ async def test_a_ring_of_three_in_all_orders(order: tuple[str, ...]) -> None:
         await look()
         for side in sides.values():
             assert not (side.guard.allowed and set(side.given) & set(side.other.given))
+
+
+def test_only_ids_that_nobody_has_lie_between_the_target_and_its_source() -> None:
+    links = [IdsTold("T", 2_000_000, ((1_000_000, 1_500_000), (1_501_000, 2_000_000))), IdsTold("X", None)]
+    assert ceiling(links, 1_200_000, 1_300_000) == 1_500_000
+    assert ceiling(links, 900_000, 1_300_000) is None  # the source has some of the target's
+    assert ceiling(links, 1_200_000, 1_600_000) is None  # the target has passed a block of the source's
+    assert ceiling(links, 1_600_000, 1_700_000) == 2_000_000
+    assert ceiling([], 0, 0) is None
 
 
 async def test_a_link_that_was_moved_past_goes_on_after_a_restart() -> None:

@@ -210,6 +210,11 @@ async def test_everything_by_pattern_in_both_directions_ends_after_one_hop(pair:
     assert "came through clusters" in described.output
     with pytest.raises(CommandError, match="comes from this cluster"):
         await pair.sidecars["west"].linker("mirror", "create", "--link", "east", "w.orders")
+    found = (await pair.sidecars["west"].linker("topology", "-o", "json")).json()
+    (cluster,) = found["clusters"]
+    assert (cluster["hops"], cluster["answers"], cluster["topics"], cluster["back"]) == (1, True, 1, 2)
+    assert [way["clusters"] for way in found["ways"]] == [[cluster["cluster_id"], found["target_cluster_id"]]]
+    assert "1 -> here" in (await pair.sidecars["west"].linker("topology")).output
 
 
 @pytest.mark.real
