@@ -50,6 +50,7 @@ class SourceSidecars:
     async def links(self) -> list[IdsTold]:
         """The links that mirror into the source. LinkerError where a sidecar of it does not tell."""
         await self._source.refresh((), timeout=_TIMEOUT)
+        links: list[IdsTold] = []  # a fleet's sidecars tell the same, and there may be others in the cluster
         for node in sorted(self._source.nodes):
             try:
                 found = await broker_configs(self._source, node, [PRODUCER_IDS], timeout=_TIMEOUT)
@@ -58,13 +59,13 @@ class SourceSidecars:
                     raise
                 found = {}  # a broker of Kafka, as far as this principal may know
             if PRODUCER_IDS in found:
-                return told_ids(found[PRODUCER_IDS])  # all sidecars of a cluster tell the same
-            if await self._older_sidecar(node):
+                links += (one for one in told_ids(found[PRODUCER_IDS]) if one not in links)
+            elif await self._older_sidecar(node):
                 raise LinkerError(
                     f"broker {node} of the source is a sidecar of an older version, which does not tell the producer ids of "
                     "its links: upgrade it first"
                 )
-        return []
+        return links
 
     async def _some(self, topics: Collection[str]) -> dict[str, Origin]:
         await self._source.refresh(topics, timeout=_TIMEOUT)
