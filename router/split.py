@@ -54,7 +54,7 @@ def ask(
 
     def replied(reply: memoryview) -> None:
         upstream.owed -= 1
-        then(codec.decode_response(api, version, reply))
+        then(codec.decode_response(api, version, reply, whole=True))
 
     upstream.send(memoryview(frame), replied)
 

@@ -94,6 +94,17 @@ def resource(kind: int, name: str, keys: list[str] | None = None) -> dict[str, A
     return {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
 
 
+async def described(client: Connection, resources: list[dict[str, Any]]) -> Any:
+    """Their configs with all fields, as a client of another make decodes them."""
+    number = client.next_correlation_id()
+    sent = codec.encode_request(
+        "describe_configs", 4, {"resources": resources}, correlation_id=number, client_id="app"
+    )
+    reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    client.channel.send(number, [len(sent).to_bytes(4, "big"), sent], reply.set_result)
+    return codec.decode_response("describe_configs", 4, await reply, whole=True)
+
+
 async def test_configs_of_this_broker_and_a_topics_in_one_request() -> None:
     async with rig_of() as rig:
         client = await rig.client()
@@ -104,7 +115,7 @@ async def test_configs_of_this_broker_and_a_topics_in_one_request() -> None:
             resource(LOGGER, str(LINK_BROKER)),
             resource(BROKER, "x"),
         ]
-        answer = await call(client, "describe_configs", {"resources": asked})
+        answer = await described(client, asked)
         told = {(one.resource_type, one.resource_name): one for one in answer.results}
         assert [(one.resource_type, one.resource_name) for one in answer.results] == [
             (one["resource_type"], one["resource_name"]) for one in asked
@@ -122,7 +133,7 @@ async def test_configs_of_this_broker_and_a_topics_in_one_request() -> None:
         other = told[BROKER, "2"]
         assert int(other.error_code) == 42
         assert other.error_message == "Unexpected broker id, expected 900 or empty string, but received 2"
-        assert (int(told[LOGGER, "900"].error_code), told[LOGGER, "900"].configs) == (0, ())
+        assert (int(told[LOGGER, "900"].error_code), tuple(told[LOGGER, "900"].configs)) == (0, ())
         assert told[BROKER, "x"].error_message == "Broker id must be an integer, but it is: x"
 
 
@@ -163,10 +174,10 @@ async def test_producer_ids_are_told_to_other_sidecars_without_a_right() -> None
         ]
         more = resource(BROKER, str(LINK_BROKER), [broker_resource.PRODUCER_IDS, "broker.id"])
         answer = await call(client, "describe_configs", {"resources": [more]})
-        assert [(int(one.error_code), one.configs) for one in answer.results] == [(31, ())]
+        assert [(int(one.error_code), tuple(one.configs)) for one in answer.results] == [(31, ())]
         other = resource(BROKER, "2", [broker_resource.PRODUCER_IDS])
         answer = await call(client, "describe_configs", {"resources": [other]})
-        assert [(int(one.error_code), one.configs) for one in answer.results] == [(42, ())]
+        assert [(int(one.error_code), tuple(one.configs)) for one in answer.results] == [(42, ())]
 
 
 async def test_who_may_not_know_a_topics_configs_is_not_told_where_it_comes_from() -> None:
@@ -175,7 +186,7 @@ async def test_who_may_not_know_a_topics_configs_is_not_told_where_it_comes_from
         client = await rig.client()
         asked = [resource(TOPIC, "orders", [broker_resource.UPSTREAM])]
         answer = await call(client, "describe_configs", {"resources": asked})
-        assert [(int(one.error_code), one.configs) for one in answer.results] == [(31, ())]
+        assert [(int(one.error_code), tuple(one.configs)) for one in answer.results] == [(31, ())]
 
 
 @pytest.mark.parametrize("count", [1, 20_000])
@@ -187,6 +198,31 @@ async def test_a_large_request_is_not_taken_apart(count: int) -> None:
         answer = await client.call("describe_configs", {"resources": asked}, timeout=30)
         assert len(answer.results) == len(asked)
         assert rig.router.stats.passed_through == (0 if count == 1 else 1)
+
+
+async def test_an_answer_that_is_passed_on_is_whole() -> None:
+    """The fields that nobody here reads are for the client."""
+
+    async def told(_broker: Any, request: Any) -> Mapping[str, object]:
+        config = {
+            "name": "retention.ms",
+            "value": "5",
+            "config_source": 1,
+            "synonyms": [{"name": "log.retention.ms", "value": "9", "source": 5}],
+            "config_type": 5,
+            "documentation": "how long",
+        }
+        found = {"error_code": 0, "resource_type": TOPIC, "resource_name": "orders", "configs": [config]}
+        return {
+            "results": [found for one in request.entity.resources if one.resource_type == TOPIC] or [found]
+        }
+
+    async with rig_of(describe_configs=told) as rig:
+        client = await rig.client()
+        answer = await described(client, [resource(BROKER, str(LINK_BROKER)), resource(TOPIC, "orders")])
+        (config,) = answer.results[1].configs
+        assert (config.config_source, config.config_type, config.documentation) == (1, 5, "how long")
+        assert [(one.name, one.source) for one in config.synonyms] == [("log.retention.ms", 5)]
 
 
 async def test_only_the_keys_that_were_asked_for() -> None:
@@ -208,7 +244,7 @@ async def test_a_stranger_is_told_no_configs() -> None:
     async with rig_of(describe_configs=denied("describe_configs", "results")) as rig:
         client = await rig.client()
         answer = await call(client, "describe_configs", {"resources": [resource(BROKER, "900")]})
-        assert [(int(one.error_code), one.configs) for one in answer.results] == [(31, ())]
+        assert [(int(one.error_code), tuple(one.configs)) for one in answer.results] == [(31, ())]
 
 
 def change(name: str, *configs: tuple[str, int, str | None], kind: int = BROKER) -> dict[str, Any]:

@@ -113,11 +113,11 @@ def encode_response(api: str, version: int, correlation_id: int, fields: Mapping
     return out.getvalue()
 
 
-def decode_response(api: str, version: int, frame: Buffer) -> Any:
-    """The entity of a response frame that starts at its correlation id."""
+def decode_response(api: str, version: int, frame: Buffer, *, whole: bool = False) -> Any:
+    """The entity of a response frame that starts at its correlation id. `whole`: with all its fields, to be passed on."""
     # Off the hot path a copy is cheap, and the entity must not keep the receive buffer alive.
     data = bytes(frame)
-    answer = fast_messages.decode_answer(_BY_HAND, api, version, data)
+    answer = None if whole else fast_messages.decode_answer(_BY_HAND, api, version, data)
     if answer is not None:
         return answer
     entity_type = _schema(api, version, EntityType.response)
