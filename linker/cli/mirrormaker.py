@@ -24,6 +24,7 @@ from wire.client.secrets import HIDDEN, redact
 TOPICS_EXCLUDE = r".*[\-\.]internal, .*\.replica, __.*"
 GROUPS_EXCLUDE = "console-consumer-.*, connect-.*, __.*"
 PLACEHOLDER = "source-broker:9092"
+HEARTBEAT_TOPIC = "linker-heartbeats"
 _OLD_NAMES = {
     "topics.exclude": "topics.blacklist",
     "groups.exclude": "groups.blacklist",
@@ -120,6 +121,7 @@ def entry_for(flow: Flow, name: str) -> tuple[LinkEntry, list[str]]:
     _configs(flow, options)
     _acls(flow, options)
     _groups(flow, options)
+    _heartbeats(flow, options)
     _names(flow)
     entry = LinkEntry(name=name, properties=properties, options=LinkOptions(**options), mirrors=mirrors)
     for key in flow.properties:
@@ -259,6 +261,19 @@ def _groups(flow: Flow, options: dict[str, Any]) -> None:
         )
         return
     _interval(flow, options, "groups_sync_interval_ms", "sync.group.offsets.interval.seconds", interval)
+
+
+def _heartbeats(flow: Flow, options: dict[str, Any]) -> None:
+    """Only if they are asked for: MirrorMaker's default writes to the source, a link's does not."""
+    if not flow.flag("emit.heartbeats.enabled", False):
+        return
+    options["heartbeat_topic"] = HEARTBEAT_TOPIC
+    flow.say(
+        "emit.heartbeats.enabled",
+        f"records of another format, in the topic {HEARTBEAT_TOPIC}.<cluster id of the source> of both clusters",
+    )
+    interval = flow.get("emit.heartbeats.interval.seconds")
+    _interval(flow, options, "heartbeat_interval_ms", "emit.heartbeats.interval.seconds", interval)
 
 
 def _names(flow: Flow) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _CONNECT = "Connect's own; there are no workers, tasks or internal topics here"
 _OFFSETS = "not needed: offsets are the same at both clusters, so nothing is translated"
-_HEARTBEATS = "not needed: the sidecar knows the lag of every replica (linker lag, metrics)"
+_HEARTBEATS = "the lag of every replica is known (linker lag, metrics); the option heartbeat_topic has records written, too"
 
 #: By the longest beginning of a key.
 NO_COUNTERPART = {

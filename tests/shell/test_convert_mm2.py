@@ -96,6 +96,21 @@ def test_a_dedicated_file(cli: Cli, tmp_path: Path) -> None:
     assert told["quite.unknown"] == "no key that is known here"
 
 
+def test_heartbeats_only_if_the_file_asks_for_them(cli: Cli, tmp_path: Path) -> None:
+    for said, topic in (
+        ("", ""),
+        ("emit.heartbeats.enabled = false\n", ""),
+        ("emit.heartbeats.enabled = true\n", "linker-heartbeats"),
+    ):
+        file, text = converted(cli, tmp_path, MM2 + said)
+        options = file.links[0].options
+        assert (options.heartbeat_topic, options.heartbeat_interval_ms) == (topic, 5000)
+    assert "cluster id of the source" in comments(text)["emit.heartbeats.enabled"]
+    changed = MM2.replace("heartbeats.interval.seconds = 5", "heartbeats.interval.seconds = 7")
+    file, _ = converted(cli, tmp_path, changed + "emit.heartbeats.enabled = true\n")
+    assert file.links[0].options.heartbeat_interval_ms == 7000
+
+
 def test_no_secret_is_printed_and_every_key_is_accounted_for(cli: Cli, tmp_path: Path) -> None:
     _, text = converted(cli, tmp_path, MM2)
     assert "hunter2" not in text
