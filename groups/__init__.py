@@ -23,6 +23,7 @@
 - `source_patience`: a silent source during a promote: for how long it is asked, and which offsets count instead
 - `target_checks`: steps that depend on the members on the target: another gate, a retry, a promote by policy
 - `tools`: shared parts of one link's groups: both clusters' coordinators, the group book, the maker of gates
+- `unheld_offsets`: offsets of groups that no gate holds, brought over as long as nobody is in them on the target
 - `unheld_steps`: the promote of a group that no gate holds
 - `views`: groups as the brokers describe them, built from the answers that `group_reader` fetches
 """

@@ -18,6 +18,7 @@ from controller.group_phases import UNDER_WAY, GroupPhase
 from controller.groups import GateStage
 from controller.judge.group_gates import cannot_be_held
 from controller.state import MirrorGroup, Record
+from groups import unheld_offsets
 from groups.discovery import Look, discover, known, look
 from groups.excluded import Excluded, ExcludedGroups
 from groups.gate_keeper import GateKeeper
@@ -239,6 +240,7 @@ class GroupManager:
         await self._act_on(seen)
         self._note(seen)
         self._follow(tools.book.all())
+        await unheld_offsets.follow(tools, self.runs, seen.offsets)
         await self._target_checks.retry()
         await self._target_checks.promote_by_policy()
         if seen.listing is not None:

@@ -17,6 +17,7 @@ from groups.group_steps import GroupSteps
 from groups.left_out import NOT_ON_TARGET
 from groups.other_kinds import configs_that_differ
 from groups.source_patience import GaveUp
+from groups.unheld_offsets import write
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 from wire.shown_id import shown_id
@@ -63,17 +64,13 @@ class UnheldSteps(GroupSteps):
                 f"{who(view.members) or view.state} is in it there: stop these members and start them again when this "
                 "has ended; if they stay, this ends when their own offsets are past the source's"
             )
-        refused = await self._commit(changes)
+        async with keeper.lock:  # what an earlier look brings over is not written after these
+            group = self._book.get(self._name)
+            refused = set() if group is None else await write(self._tools.target, group, changes)
         keeper.left_out.gone(refused, NOT_ON_TARGET)
         if left := differences(keeper.left_out.fitting(final), await keeper.read_target()):
             raise LinkerError(f"group {shown_id(self._name)}: the target's offsets differ: {some(left)}")
         return True
-
-    async def _commit(self, changes: Offsets) -> set[TopicPartition]:
-        target = self._tools.target
-        if self._share:
-            return await share_offsets.alter(target, self._name, changes, timeout=CALL_TIMEOUT)
-        return await target.commit_empty(self._name, changes, timeout=CALL_TIMEOUT)
 
     async def _confirm(
         self, final: Offsets, began_at: Mapping[TopicPartition, Mapping[str, int]], reason: str | None

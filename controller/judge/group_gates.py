@@ -42,12 +42,12 @@ def choose_gate(found: FoundGroup, *, consumer_protocol: bool, wanted: GateKind 
 
 _CANNOT_BE_HELD = {
     GroupProtocol.STREAMS: "a streams group (KIP-1071) is not held on the target: its application, started there before the "
-    "group is promoted, begins where its own auto.offset.reset says. Stop it at the source, promote the group, which brings "
-    "its offsets over, and start it on the target after that",
+    "group is promoted, begins at the offsets that were brought over last, with the state of that moment, while the source "
+    "may still be read. Stop it at the source, promote the group, and start it on the target after that",
     GroupProtocol.SHARE: "a share group (KIP-932) is not held on the target: its members, started there before the group is "
-    "promoted, begin where its share.auto.offset.reset says (the latest record by default); a topic that is not promoted "
-    "they cannot read at all. Stop them at the source, promote the group, which brings its start offsets over, and its "
-    "topics, and start them on the target after that",
+    "promoted, begin at the start offsets that were brought over last, while the source may still be read; a topic that is "
+    "not promoted they cannot read at all. Stop them at the source, promote the group and its topics, and start them on the "
+    "target after that",
 }
 
 

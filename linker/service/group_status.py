@@ -50,11 +50,19 @@ def reason_of(group: MirrorGroup, run: GroupRun | None) -> str | None:
             or (_GONE if run.gone else None)
             or group.reason
         )
+    if _followed(group) and run.sync_trouble is not None:
+        return f"{run.sync_trouble}; {group.reason}"
     return group.reason or run.trouble
 
 
+def _followed(group: MirrorGroup) -> bool:
+    """Whether the target's offsets are to be those of the source."""
+    rests = group.phase is GroupPhase.REFUSED and cannot_be_held(group.protocol) is not None
+    return rests or group.phase in HELD_GROUPS
+
+
 def _behind(group: MirrorGroup, run: GroupRun | None) -> Mapping[TopicPartition, int] | None:
-    if run is None or run.target is None or run.source is None or group.phase not in HELD_GROUPS:
+    if run is None or run.target is None or run.source is None or not _followed(group):
         return None
     return differences(run.left_out.fitting(run.wanted), run.target)
 
@@ -62,7 +70,7 @@ def _behind(group: MirrorGroup, run: GroupRun | None) -> Mapping[TopicPartition,
 def group_summary(group: MirrorGroup, manager: GroupManager | None) -> GroupSummary:
     run = None if manager is None else manager.runs.get(group.group)
     behind = _behind(group, run)
-    age = None if run is None or group.phase not in HELD_GROUPS else run.sync_age()
+    age = None if run is None or not _followed(group) else run.sync_age()
     view = None if run is None else run.source_view
     return GroupSummary(
         link=group.link,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from admin.models import GroupSummary
 from controller.decide import groups as group_decisions
 from controller.decide.groups import discover
 from controller.errors import Refused
@@ -14,6 +15,7 @@ from controller.state import GroupProtocol
 from groups import share_offsets
 from groups.share_offsets import acknowledged_beyond
 from groups.unheld_steps import UnheldSteps
+from linker.service import group_status
 from tests.fakes.groups import OtherGroup, OtherKinds
 from tests.links.group_rig import LINK, Rig
 from tests.links.test_groups import begin_demote, begin_promote
@@ -49,6 +51,7 @@ class Scene:
 
     def there(self, **members: str) -> None:
         """Members on the target, where the group has offsets of its own."""
+        self.rig.at_target.groups.pop("g", None)  # an empty classic group becomes a streams group
         known = self.target.groups.setdefault("g", OtherGroup(self.kind, ("orders",)))
         known.members = members
 
@@ -71,11 +74,12 @@ async def test_waits_for_its_members_at_the_source_then_its_offsets_are_on_the_t
         scene = Scene(rig, kind)
         rig.run()
         await rig.phase("g", GroupPhase.REFUSED)
-        assert scene.on_target() == {}
         await begin_promote(rig, "g")
         await rig.phase("g", GroupPhase.DRAINING)
         await rig.until("says who", lambda: "app at 127.0.0.1" in (rig.run_of("g").waiting_for or ""))
         scene.at(P0, 60)
+        await rig.manager.look()  # nothing is brought over beside a promote
+        assert scene.on_target().get(0) != 60
         scene.group.members.clear()
         done = await rig.phase("g", GroupPhase.PROMOTED)
         assert scene.on_target() == {0: 60, 1: 7}
@@ -87,6 +91,60 @@ async def test_waits_for_its_members_at_the_source_then_its_offsets_are_on_the_t
             )
         with pytest.raises(Refused, match="is not taken back"):
             await begin_demote(rig, "g")
+
+
+@pytest.mark.parametrize("kind", [SHARE, STREAMS])
+async def test_its_offsets_follow_while_nobody_is_in_it_on_the_target(kind: GroupProtocol) -> None:
+    """Started there too early its members skip nothing, and if the source dies this is what is left of the group."""
+    async with Rig() as rig:
+        scene = Scene(rig, kind)
+        rig.run()
+        await rig.until("brought over", lambda: scene.on_target() == {0: 40, 1: 7})
+        await rig.until("said", lambda: _shown(rig).difference == 0 and _shown(rig).sync_age_ms is not None)
+        scene.at(P0, 150)  # beyond the end on the target
+        rig.manager.look_now()
+        await rig.until("kept inside", lambda: scene.on_target() == {0: 100, 1: 7})
+        scene.there(n="early")
+        scene.at(P1, 9)
+        rig.manager.look_now()
+        await rig.until("in the way", lambda: rig.run_of("g").sync_trouble is not None)
+        assert scene.on_target() == {0: 100, 1: 7}
+        shown = _shown(rig).reason or ""
+        assert "its offsets are not brought over now: " in shown and "is not held on the target" in shown
+        scene.there()
+        rig.manager.look_now()
+        await rig.until("brought over", lambda: scene.on_target() == {0: 100, 1: 9})
+        await rig.until("said", lambda: rig.run_of("g").sync_trouble is None)
+
+
+@pytest.mark.parametrize("kind", [SHARE, STREAMS])
+async def test_its_offsets_do_not_follow_after_its_promote(kind: GroupProtocol) -> None:
+    async with Rig() as rig:
+        scene = Scene(rig, kind)
+        await scene.promoted()
+        scene.at(P0, 90)
+        await rig.manager.look()
+        assert scene.on_target() == {0: 40, 1: 7}
+
+
+@pytest.mark.parametrize("kind", [SHARE, STREAMS])
+async def test_after_the_source_has_died_the_offsets_that_were_brought_over_last_count(
+    kind: GroupProtocol,
+) -> None:
+    async with Rig() as rig:
+        scene = Scene(rig, kind)
+        rig.run()
+        await rig.until("brought over", lambda: scene.on_target() == {0: 40, 1: 7})
+        await rig.end()
+        await rig.claim()
+        for node in rig.source.brokers.values():
+            await node.stop()
+        rig.run()
+        await begin_promote(rig, "g", force=True)
+        done = await rig.phase("g", GroupPhase.PROMOTED, timeout=60)
+        assert scene.on_target() == {0: 40, 1: 7}
+        assert {one.partition: one.offset for one in done.offsets} == {0: 40, 1: 7}
+        assert "from the offsets that were brought over last" in (done.reason or "")
 
 
 @pytest.mark.parametrize("kind", [SHARE, STREAMS])
@@ -192,6 +250,10 @@ async def test_a_held_group_that_is_made_again_as_another_kind_is_let_go_and_fou
         await rig.phase("g", GroupPhase.GATED)
 
 
+def _shown(rig: Rig) -> GroupSummary:
+    return group_status.group_summary(rig.group("g"), rig.manager)
+
+
 def _protocol(rig: Rig) -> GroupProtocol | None:
     known = rig.controller.image.groups.get((LINK, "g"))
     return None if known is None else known.protocol
@@ -278,6 +340,7 @@ async def test_a_member_that_comes_during_the_opening_is_named_and_not_sent_back
         async def then_somebody_comes(self: UnheldSteps, wanted: Offsets, *, force: bool) -> Offsets | None:
             found = await known(self, wanted, force=force)
             scene.there(n="early")
+            rig.at_target.offsets.commit("g", P0, 3, "")
             return found
 
         monkeypatch.setattr(UnheldSteps, "_commit_last", then_somebody_comes)
