@@ -124,7 +124,9 @@ class Reassignments:
         stuck = [
             tp
             for tp, replicas in wanted.items()
-            if tp.topic not in refused and (afresh or self._is(tp, replicas, unsettled))
+            if tp.topic not in refused
+            and self._may_move(tp)
+            and (afresh or self._is(tp, replicas, unsettled))
         ]
         if stuck:
             log.warning("link %s: the copies of %s begin from nothing", self._link, _listed(stuck))
@@ -146,7 +148,9 @@ class Reassignments:
             epochs: dict[TopicPartition, int] = {}
             for tp, replicas in wanted.items():
                 partition = find(self._target.image, tp)
-                if tp.topic in refused or partition is None or not needed(partition, replicas, self.brokers):
+                if tp.topic in refused or partition is None or not self._may_move(tp):
+                    continue
+                if not needed(partition, replicas, self.brokers):
                     continue
                 step = move_step(partition, replicas, self.brokers)
                 if isinstance(step, Reassign | CancelReassignment):
@@ -184,6 +188,11 @@ class Reassignments:
             and led_by_link(partition, self._link_brokers())
             and shape(partition, replicas, self.brokers)
         )
+
+    def _may_move(self, tp: TopicPartition) -> bool:
+        """A promote may have begun to hold its writes since it was asked."""
+        state = self._controller.image.partitions.get((self._link, tp))
+        return state is not None and state.phase in MOVABLE
 
     def _movable(self, mirror: MirrorTopic) -> Iterator[tuple[TopicPartition, tuple[int, ...]]]:
         """The partitions of a mirror whose replicas may change, with the ones they are to have."""

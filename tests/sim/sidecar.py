@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import traceback
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from controller.errors import ControllerError
@@ -25,6 +26,7 @@ from fleet.stores.base import Candidate, Seat
 from linker.fleet.hand_overs import HandOvers, Leading
 from linker.fleet.leadership import FleetLeadership
 from linker.fleet.ports import SidecarPorts, StateFences
+from linker.links.reassignments import Reassignments
 from linker.promote.driver import PromoteDriver
 from linker.promote.fleet_ports import TargetHandOver
 from linker.promote.ports import PromotePorts, PromoteSettings
@@ -178,7 +180,7 @@ class Outside:
         found = {}
         for tp, end in ends.items():
             tail = self._world.source.logs[tp][max(0, end - 1) : end]
-            for broker, log in self._world.target.logs[tp].items():
+            for broker, log in self._world.target.held(tp).items():
                 if log[max(0, end - 1) : end] != tail:
                     found[tp] = f"broker {broker} differs"
         return found
@@ -234,6 +236,7 @@ class Sidecar:
         self._positions: dict[tuple[TopicPartition, int], dict[int, tuple[int, int]]] = {}
         self.driver: PromoteDriver | None = None
         self._wanted = asyncio.Event()
+        self._moves: dict[TopicPartition, tuple[int, ...]] = {}
 
     async def _known(self, tps: Collection[TopicPartition], leading: Leading, timeout: float) -> bool:
         """Real brokers take their time to know who leads."""
@@ -324,7 +327,7 @@ class Sidecar:
     @contextlib.asynccontextmanager
     async def _duties(self, head: FleetController) -> AsyncIterator[None]:
         self.world.note(f"{self.process.name}: head with epoch {head.controller.controller_epoch}")
-        works = [self._balance(head), self._promotes(head)]
+        works = [self._balance(head), self._promotes(head), self._replicas(head)]
         tasks = [self.process.spawn(self._noticed(work)) for work in works]
         try:
             yield
@@ -357,6 +360,32 @@ class Sidecar:
         finally:
             ports.close()
 
+    async def _replicas(self, head: FleetController) -> None:
+        """As the bring-up of mirrors does it."""
+        copies = SimpleNamespace(partitions={})
+        reassignments = Reassignments(
+            LINK,
+            cast(Any, self.target),
+            head.controller,
+            cast(Any, copies),
+            lambda: frozenset(self.world.sidecar_ids),
+        )
+        while True:
+            await asyncio.sleep(0.2)
+            try:
+                wanted, self._moves = self._moves, {}
+                if wanted:
+                    await reassignments.move(wanted)
+                topics = {"t": cast(Any, self.target.image.topics_by_name["t"])}
+                await reassignments.follow([head.controller.image.mirrors[LINK, "t"]], topics)
+                await reassignments.open([head.controller.image.mirrors[LINK, "t"]], topics)
+            except LinkerError as error:
+                self.world.note(f"{self.process.name}: replicas: {error}")
+
+    def move(self, tp: TopicPartition, replicas: tuple[int, ...]) -> None:
+        """An operator asks for other replicas."""
+        self._moves[tp] = replicas
+
     def _ports(self, head: FleetController) -> PromotePorts:
         outside = Outside(self)
         return PromotePorts(
@@ -366,7 +395,7 @@ class Sidecar:
                 head.book,
                 head.commands.ask_progress,
                 lambda: self.target.image,
-                self.world.targets,
+                lambda tp: head.controller.image.mirrors[LINK, tp.topic].replicas_of(tp.partition),
                 poll=0.03,
             ),
             source_ends=outside,

@@ -16,7 +16,7 @@ from fleet.link_controller import LinkController
 from tests.sim.loop import SimLoop, alive_again
 from tests.sim.sidecar import LINK, Sidecar
 from tests.sim.store import STORE
-from tests.sim.target import KRAFT
+from tests.sim.target import KRAFT, REAL
 from tests.sim.world import Broken, World
 from wire.frames.types import TopicPartition
 
@@ -61,7 +61,7 @@ class Clients:
         leader = world.target.kraft.partitions[tp].leader
         if rng.random() < 0.15:
             leader = rng.choice(world.sidecar_ids)
-        if leader in (1, 2):
+        if leader in REAL:
             if world.target.append(tp, leader, record):
                 world.last_ack[tp] = world.loop.time()
                 world.acked[tp].add(record)
@@ -101,6 +101,7 @@ class Faults:
             (0.4, self.lazy_follower),
             (0.8, self.outside_writer),
             (0.6, self.leave),
+            (3.0, self.elsewhere),
         ]
 
     def start(self) -> None:
@@ -296,10 +297,25 @@ class Faults:
             kraft.fence(self.rng.choice(self.world.sidecar_ids))
 
     def real_broker(self) -> None:
-        self.world.target.broker_down(self.rng.choice([1, 2]), self._seconds())
+        self.world.target.broker_down(self.rng.choice(REAL), self._seconds())
 
     def lazy_follower(self) -> None:
-        self.world.target.lazy[self.rng.choice([1, 2])] = self.world.loop.time() + self._seconds()
+        self.world.target.lazy[self.rng.choice(REAL)] = self.world.loop.time() + self._seconds()
+
+    def elsewhere(self) -> None:
+        """Somebody moves replicas: the link controller as an operator asks it, or another tool, which may cancel too."""
+        tp = self.rng.choice(self.world.tps)
+        replicas = tuple(self.rng.sample(REAL, self.rng.choice([1, 2, 2, 2])))
+        head = self._head()
+        if self.world.owned[tp]:
+            return
+        if head is not None and self.rng.random() < 0.5:
+            self.world.note(f"{tp} is to be moved to {replicas}")
+            head.process.call(head.move, tp, replicas)
+        else:
+            cancel = self.rng.random() < 0.2
+            self.world.note(f"a tool {'cancels' if cancel else f'reassigns to {replicas}'}: {tp}")
+            self.world.target.kraft.reassign(tp, None if cancel else replicas)
 
     def outside_writer(self) -> None:
         """A producer that was not moved, for a moment; what it is told is no business of a sidecar's."""

@@ -22,6 +22,7 @@ T = TypeVar("T")
 KRAFT = "kraft"
 SESSION_TIMEOUT = 1.2
 TOPIC_ID = b"\x07" * 16
+REAL = (1, 2, 3)
 _TICK = 0.2
 _FETCH = 0.05
 
@@ -34,7 +35,9 @@ class Target:
         self.kraft = Kraft()
         self.version = 0
         self.image = self.kraft.image()
-        self.logs: dict[TopicPartition, dict[int, list[str]]] = {tp: {1: [], 2: []} for tp in world.tps}
+        self.logs: dict[TopicPartition, dict[int, list[str]]] = {
+            tp: {b: [] for b in REAL} for tp in world.tps
+        }
         self.heard: dict[int, float] = {}
         self.down: set[int] = set()  # real brokers
         self.lazy: dict[int, float] = {}  # followers that do not fetch before this time
@@ -44,7 +47,7 @@ class Target:
 
     def start(self) -> None:
         world, kraft = self.world, self.kraft
-        for broker in (1, 2, *world.sidecar_ids):
+        for broker in (*REAL, *world.sidecar_ids):
             kraft.register(broker)
         links = world.sidecar_ids
         kraft.create(
@@ -58,13 +61,17 @@ class Target:
         self.image = kraft.image()
         kraft.changed = self._changed
         self._tick()
-        for broker in (1, 2):
+        for broker in REAL:
             self._fetch(broker)
 
     def _changed(self) -> None:
         self.version += 1
         version, image = self.version, self.kraft.image()
         before, self.image = self.image, image
+        for tp, partition in self.kraft.partitions.items():
+            for broker, log in self.logs[tp].items():
+                if broker not in partition.replicas:
+                    log.clear()  # it deletes its copy
         self.world.target_changed(before, image)
         network = self.world.network
         for view in self.world.views():
@@ -86,6 +93,12 @@ class Target:
             elif now - self.heard.get(broker, 0.0) > SESSION_TIMEOUT:
                 self.kraft.fence(broker)
         self.world.loop.kernel(_TICK, self._tick)
+
+    def held(self, tp: TopicPartition) -> dict[int, list[str]]:
+        """The logs of the replicas that stay."""
+        partition = self.kraft.partitions[tp]
+        stay = [b for b in REAL if b in partition.replicas and b not in partition.removing]
+        return {broker: self.logs[tp][broker] for broker in stay}
 
     # The real brokers as followers.
 

@@ -173,7 +173,7 @@ class World:
         self.last_ack[tp] = self.loop.time()
         if record not in self.source.ids[tp]:
             self.broken(f"a: {record} was acknowledged and is not even at the source")
-        if self.owned[tp] and not all(record in log for log in self.target.logs[tp].values()):
+        if self.owned[tp] and not all(record in log for log in self.target.held(tp).values()):
             self.broken(
                 f"a: {sidecar.process.name} acknowledged {record}, which is missing in the log of {tp}'s new owner"
             )
@@ -185,7 +185,7 @@ class World:
         """A client is told by a sidecar what a new leader said."""
         self.carries += 1
         self.last_ack[tp] = self.loop.time()
-        if not self.owned[tp] or not all(record in log for log in self.target.logs[tp].values()):
+        if not self.owned[tp] or not all(record in log for log in self.target.held(tp).values()):
             self.broken(
                 f"g: {sidecar.process.name} carried {record} of {tp}, and its new owner has not got it"
             )
@@ -209,7 +209,7 @@ class World:
 
     def _handed_over(self, tp: TopicPartition, leader: int) -> None:
         self.owned[tp] = True
-        source, logs = self.source.logs[tp], self.target.logs[tp]
+        source, logs = self.source.logs[tp], self.target.held(tp)
         self.note(
             f"{tp} is handed over at { ({b: len(log) for b, log in logs.items()}) }; source at {len(source)}"
         )
@@ -230,13 +230,13 @@ class World:
         # What somebody wrote past the fence may have reached one of them: followers do as their leader.
         self.ended_at[tp] = len(logs[leader])
         for broker in logs:
-            logs[broker] = list(logs[leader])
+            logs[broker][:] = list(logs[leader])
 
     def judge_end(self) -> None:
         for tp in self.tps:
             if not self.owned[tp]:
                 continue
-            for broker, log in self.target.logs[tp].items():
+            for broker, log in self.target.held(tp).items():
                 if log[: self.ended_at[tp]] != self.source.logs[tp][: self.ended_at[tp]]:
                     self.broken(f"c: broker {broker} has lost what {tp} was handed over with")
                 missing = self.acked[tp].difference(log)
