@@ -221,9 +221,9 @@ async def _describe_each(
     refused: dict[str, LinkerError] = {}
     for result in response.results:
         if int(result.error_code) in _NOT_ALLOWED:
-            refused[result.resource_name] = ConfigsNotAllowed(
-                cluster.name, resource_type, result.resource_name
-            )
+            name = result.resource_name
+            there = cluster.topic_names.there(name) if resource_type == _TOPIC else name
+            refused[name] = ConfigsNotAllowed(cluster.name, resource_type, there)
         elif int(result.error_code):
             refused[result.resource_name] = BrokerError(
                 int(result.error_code),

@@ -217,3 +217,29 @@ async def test_applied_once_with_quotas_and_mapped_principals(guarded: Guarded) 
     await make(source, binding(TOPIC, "billing", "app", WRITE))
     report = (await sidecar.run("acl", "diff", LINK, "-o", "json")).json()
     assert {one["acl"]["principal"] for one in report["left_out"]} == {"User:CN=app,O=x", "User:app"}
+
+
+async def test_under_a_prefix_rights_to_read_come_along_with_the_name(guarded: Guarded) -> None:
+    source, target, sidecar = guarded
+    await make(
+        source,
+        binding(TOPIC, "orders", "writer", WRITE),
+        binding(TOPIC, "ord", "reader", READ, pattern=PREFIXED),
+        binding(TOPIC, "*", "owner", ALL),
+        binding(TOPIC, "orders", "intern", ALL, DENY),
+        binding(GROUP, "*", "reader", READ),
+    )
+    follow = ("prefix=far.", "acl_sync=follow", "acl_sync_interval_ms=1000")
+    await sidecar.linker("link", "update", LINK, *(part for one in follow for part in ("--option", one)))
+    await mirror(guarded, "orders")
+    everything = {
+        row(binding(TOPIC, "far.ord", "reader", READ, pattern=PREFIXED)),
+        row(binding(TOPIC, "far.", "owner", READ, pattern=PREFIXED)),
+        row(binding(TOPIC, "far.", "owner", AclOperation.DESCRIBE, pattern=PREFIXED)),
+        row(binding(TOPIC, "far.orders", "intern", ALL, DENY)),
+    }
+    await patiently("ACLs under the prefix", lambda: rows(target) == everything, 30)
+    assert (await sidecar.run("acl", "diff", LINK)).exit_code == 0
+    await remove(source, binding(TOPIC, "*", "owner", ALL))
+    everything = {one for one in everything if one[0] != "User:owner"}
+    await patiently("an ACL that the source has no more", lambda: rows(target) == everything, 30)

@@ -92,6 +92,7 @@ def test_a_dedicated_file(cli: Cli, tmp_path: Path) -> None:
     assert "LINKER_LINK_PRIMARY_SASL_PASSWORD" in told["primary.sasl.jaas.config"]
     assert "PEM" in told["primary.ssl.truststore.location"]
     assert "primary.orders" in told["replication.policy.class (not set)"]
+    assert "the option prefix: primary. has such names" in told["replication.policy.class (not set)"]
     assert "made.up" in told["config.properties.exclude"]
     assert told["quite.unknown"] == "no key that is known here"
 
