@@ -37,7 +37,7 @@ CATALOGUE: dict[str, Entry] = {
     "linker_is_controller": Entry("gauge", "1 if this sidecar is the link controller."),
     "linker_leading_partitions": Entry("gauge", "Partitions of the target that this sidecar leads."),
     "linker_lease_seconds": Entry(
-        "gauge", "What is left of this sidecar's lease; without one it acknowledges nothing. Only in a fleet."
+        "gauge", "The rest of this sidecar's lease; without one it acknowledges nothing. Only in a fleet."
     ),
     "linker_lease_lapses": Entry(
         "counter", "How often this sidecar's lease ended unrenewed. Only in a fleet."

@@ -109,7 +109,7 @@ class ValidationRun(ValidationModel):
     bytes: int = 0
     mismatches: int = Field(default=0, description="Replicas that differ from the source.")
     findings: list[ValidationFinding] = Field(default=[], description="The first of them.")
-    left_out: list[str] = Field(default=[], description="What could not be compared, and why.")
+    left_out: list[str] = Field(default=[], description="Replicas that could not be compared, and why.")
 
 
 class ValidatorStatus(ValidationModel):
@@ -130,7 +130,7 @@ class LinkValidation(ValidationModel):
     continuous: bool
     interval_ms: int | None = None
     trouble: str | None = Field(default=None, description="Why the last continuous run failed.")
-    replicas: int = Field(description="That there are to be proved.")
+    replicas: int = Field(description="How many are to be proved.")
     proved: int = Field(description="Of these, those proved up to the source's end as it is known now.")
     unproved_offsets: int | None = Field(
         default=None,
@@ -174,7 +174,7 @@ class PromoteValidation(ValidationModel):
     progress: ValidationProgress | None = None
     waiting_for: str | None = Field(
         default=None,
-        description="What comes before the first progress: a validator that starts, another run.",
+        description="The wait before the first progress: a validator that starts, another run.",
     )
 
     @property

@@ -18,7 +18,7 @@ from fetcher.throttle import Throttle
 LATELY: Final = 1.0
 """Seconds after a write for which clients are taken to write: one that writes once a second minds, too."""
 HEADWAY: Final = 2.0
-"""What may be read beside writes, at least, over what the source's log grows by."""
+"""How much may be read beside writes, at least, over the growth of the source's log."""
 _BURST_SECONDS: Final = 0.05
 #: An answer that was asked for before anybody wrote may be larger than what is left for long; how much comes has to be seen.
 _DEBT_SECONDS: Final = 5.0

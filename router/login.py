@@ -22,8 +22,8 @@ KNOWN: Final = frozenset({*_STEPS, _OAUTHBEARER})
 class LoginState(Enum):
     STRANGER = auto()
     UNPROVEN = auto()
-    """The broker has taken a token of a mechanism that is not known here. Whatever it answers now that it answers to nobody
-    without a login proves one: a broker in the middle of an exchange refuses everything but tokens."""
+    """The broker has taken a token of a mechanism that is not known here. The login is proved by its next answer
+    that nobody gets without one: a broker in the middle of an exchange refuses everything but tokens."""
     DONE = auto()
 
 

@@ -1,4 +1,4 @@
-"""Check docstrings and comments: no sentence begins with a clause like "What comes back ..." or "That it works ...".
+"""Check docstrings, comments and messages: no sentence begins with "What comes back ..." or "That it works ...".
 
     python scripts/check_english.py             # the packages below; exit 1 and one line per problem
     python scripts/check_english.py PATH...     # only these files and folders
@@ -30,13 +30,17 @@ _CLAUSE = re.compile(
 
 
 def prose(source: str) -> Iterator[tuple[int, str]]:
-    """Docstrings by paragraph and blocks of comments, with the number of their first line."""
-    for node in ast.walk(ast.parse(source)):
+    """Docstrings by paragraph, other texts, and blocks of comments, with the number of their first line."""
+    tree = ast.parse(source)
+    docstrings = set[int]()
+    for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
             text := ast.get_docstring(node)
         ):
+            docstrings |= {id(part) for part in ast.walk(node.body[0])}
             for paragraph in re.split(r"\n\s*\n|\n(?=\s*[-*] )", text):
                 yield node.body[0].lineno, " ".join(paragraph.split()).lstrip("-*` ")
+    yield from _messages(tree, docstrings)
     first, block = 0, list[str]()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -48,6 +52,22 @@ def prose(source: str) -> Iterator[tuple[int, str]]:
             first, block = token.start[0], [token.string.lstrip("#: ")]
     if block:
         yield first, " ".join(block)
+
+
+def _messages(tree: ast.AST, seen: set[int]) -> Iterator[tuple[int, str]]:
+    """Texts of several words, with {} where a value stands; a part of such a text is none of its own."""
+    parts = seen | {
+        id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(str(one.value) if isinstance(one, ast.Constant) else "{}" for one in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            text = node.value
+        else:
+            continue
+        if text.count(" ") > 2:
+            yield node.lineno, " ".join(text.split())
 
 
 def problems(path: Path) -> list[str]:

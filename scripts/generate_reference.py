@@ -243,7 +243,7 @@ def admin_api() -> str:
         "`/healthz` and `/readyz` needs `Authorization: Bearer <token>`: `admin.token` of the "
         "[configuration](config.md), or [one that the sidecar made](../operations.md#the-admin-apis-token), which "
         "`/metrics` does not ask for. With the latter the Host header has to name this machine, and requests of web "
-        "pages of other sites are refused. Whoever may use this API may also use the secrets that [links may refer "
+        "pages of other sites are refused. The right to use this API is a right to use the secrets that [links may refer "
         "to](../operations.md#what-a-link-may-refer-to)."
     )
     limits = (

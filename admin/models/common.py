@@ -182,8 +182,8 @@ class Model(BaseModel):
 class Action(Model):
     """One thing that a change did, or with dry_run would do."""
 
-    action: str = Field(description="What is done, e.g. 'create topic'.")
-    resource: str = Field(description="To what, e.g. 'orders'.")
+    action: str = Field(description="The change, e.g. 'create topic'.")
+    resource: str = Field(description="Its object, e.g. 'orders'.")
     detail: str = ""
 
 

@@ -75,7 +75,7 @@ class GroupSummary(Model):
     protocol: str = Field(
         description="At the source: classic or consumer (KIP-848); streams (KIP-1071) and share (KIP-932) cannot be held."
     )
-    gate: str = Field(description="What holds it on the target.")
+    gate: str = Field(description="The kind of gate that holds it on the target.")
     policy: str
     topics: list[str]
     unmirrored: list[str] = Field(default=[], description="Topics it reads that the link does not mirror.")
@@ -97,7 +97,7 @@ class GroupPartition(Model):
     source_offset: int | None = None
     target_offset: int | None = None
     difference: int | None = Field(
-        default=None, description="What the target should have, minus what it has."
+        default=None, description="The offset that the target should have, minus the one it has."
     )
     metadata: str = Field(default="", description="The text that the consumer attached.")
     note: str | None = Field(
@@ -115,7 +115,9 @@ class GroupDescription(GroupSummary):
     members_at_target: list[GroupMemberStatus] = Field(
         default=[], description="Those who wait or run there; the gate is not among them."
     )
-    waiting_for: list[GroupMemberStatus] = Field(default=[], description="Whom the move under way waits for.")
+    waiting_for: list[GroupMemberStatus] = Field(
+        default=[], description="The move under way waits for these."
+    )
     unheld: list[str] = Field(
         default=[], description="Partitions that the gate does not keep clients from, as far as it knows."
     )
@@ -127,7 +129,7 @@ class GroupsStatus(Model):
 
     groups: int = 0
     states: dict[GroupState, int] = {}
-    gated: int = Field(default=0, description="Whose gate is closed, by this process.")
+    gated: int = Field(default=0, description="Groups whose gate is closed, by this process.")
     sync_age_ms: int | None = Field(default=None, description="Of the held group that is oldest.")
     sync_ms: int | None = Field(default=None, description="How long the newest round of the sync took.")
     reason: str | None = Field(default=None, description="Why not all groups of the source are known.")

@@ -106,7 +106,7 @@ class LinkOptions(Model):
     )
     topics_deleted: TopicsDeleted = Field(
         default="fail",
-        description="What becomes of the mirror of a topic that was deleted at the source. fail: it is FAILED, its copy "
+        description="The end of the mirror of a topic that was deleted at the source. fail: it is FAILED, its copy "
         "stays; keep: it stays as it is and waits for the same topic; delete: it is deleted with its topic at the target, "
         "once every broker of the source that answers has said so twice.",
     )

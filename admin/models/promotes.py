@@ -68,7 +68,7 @@ class PromoteRequest(Model):
     requested_by: str | None = Field(
         default=None,
         max_length=200,
-        description="Who asks, as whoever asks says it: for the evidence, and not checked. The command line says user@host.",
+        description="The asker's own words about itself: for the evidence, not checked. The command line says user@host.",
     )
 
     @model_validator(mode="after")
@@ -187,9 +187,10 @@ class PromotePlan(Model):
         default=[],
         description="At the source: those that were not moved, and those with an open transaction.",
     )
-    validation: Policy = Field(default="skip", description="What it would make of the validator.")
+    validation: Policy = Field(default="skip", description="How it would use the validator.")
     unproved: list[str] = Field(
-        default=[], description="What the validator has to prove first; the promote itself has it do so."
+        default=[],
+        description="The replicas that are to be proved first; the promote itself has the validator do so.",
     )
     configs: list[str] = Field(
         default=[],
@@ -213,10 +214,10 @@ class PromoteJobStatus(Model):
         default=0,
         description="Records that could be left behind, where replicas start later than the source.",
     )
-    requested_by: str | None = Field(default=None, description="Who asked for it, as they said it.")
+    requested_by: str | None = Field(default=None, description="The asker's own words about itself.")
     warnings: list[str] = Field(
         default=[],
-        description="What did not keep it from happening: replicas not proved, transactions aborted, writes to the source "
+        description="Troubles that did not stop it: replicas not proved, transactions aborted, writes to the source "
         "after the hand-over.",
     )
     failover: list[FailoverPartition] | None = Field(

@@ -133,7 +133,7 @@ def write_report(result: DemoResult, path: Path) -> None:
 def show_report(result: DemoResult, console: Console, path: Path) -> None:
     """The short table at the end."""
     report = result.as_json()
-    table = Table(title="What the clients and the logs say", title_justify="left", show_header=False)
+    table = Table(title="The clients and the logs", title_justify="left", show_header=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_column()

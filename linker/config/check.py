@@ -18,7 +18,7 @@ class ValidationConfig(Section):
 
     policy: Literal["require", "warn", "skip"] = Field(
         default="require",
-        description="What a promote does if nobody says otherwise: require proof, warn without, or skip it.",
+        description="The rule of a promote that names none: require proof, warn without, or skip it.",
     )
     max_distance: int = Field(
         default=10_000,

@@ -74,7 +74,7 @@ class SidecarConfig(Section):
     advertised_listeners: list[str] = Field(
         default=[],
         alias="advertised.listeners",
-        description="What clients and brokers are told; default: listeners.",
+        description="The addresses that clients and brokers are told; default: listeners.",
     )
     protocol_map: dict[str, str] = Field(
         default={}, alias="listener.security.protocol.map", description="Listener name to security protocol."

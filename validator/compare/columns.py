@@ -65,7 +65,7 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "slot": pa.int32(),
 }
 PUBLIC = tuple(name for name in ARROW_TYPES if name not in ("range_id", "slot"))
-"""What `spark.read.format("kafka-batches")` shows without a schema of the user's."""
+"""The columns that `spark.read.format("kafka-batches")` shows without a schema of the user's."""
 
 Array = npt.NDArray[Any]
 

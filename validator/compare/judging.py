@@ -20,7 +20,7 @@ from validator.compare.verdict import CONTROL, FACTS, CleanRun, Judge, LogSide, 
 from validator.read.spans import SOURCE
 
 COLUMNS = ("range_id", "slot", *LogSide._fields)
-"""What a comparison needs to know of each batch, and no more: `kafka-batches` builds just these."""
+"""All that a comparison needs to know of each batch: `kafka-batches` builds just these."""
 SORT = ("range_id", "base_offset", "slot")
 
 _NUMBERS = tuple(name for name in COLUMNS if name != "note")

@@ -52,7 +52,7 @@ class LogSide(NamedTuple):
 
 
 FACTS = LogSide._fields[1:10]
-"""What has to be equal. Base timestamp and records are under the CRC."""
+"""These have to be equal. Base timestamp and records are under the CRC."""
 
 
 @dataclass(slots=True)

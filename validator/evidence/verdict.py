@@ -8,11 +8,11 @@ from enum import StrEnum
 from validator.evidence.model import Evidence, PartitionEvidence, ReplicaEvidence
 
 CLEANED = ("compacted_on_replica", "compacted_at_source", "rewritten")
-"""What a comparison by batches counts where a log cleaner may have been at work: which records went it cannot tell."""
+"""Counted by a comparison by batches where a log cleaner may have been at work: it cannot tell which records went."""
 EXPIRED = "expired_on_replica"
 """Counted by versions that took a replica's own retention for an excuse, without saying of how many records."""
 GONE_BEFORE = ("expired_at_source_offsets", EXPIRED)
-"""What lay before the compared range: both digests are of what lies in it."""
+"""Records before the compared range: both digests are of those in it."""
 
 
 class Verdict(StrEnum):
