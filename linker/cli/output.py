@@ -55,7 +55,9 @@ class Format(StrEnum):
 
 def one_line(text: str) -> str:
     """Text of a broker or a server as it may go to a terminal: one line, no control characters."""
-    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else " " for char in text)
+    return " ".join(text.split())
 
 
 def emit(answer: BaseModel | Sequence[BaseModel], form: Format, table: Callable[[], str]) -> None:
