@@ -264,3 +264,52 @@ async def test_one_source_that_is_down_does_not_touch_the_other_link(
     assert set(copied) == written
     await sources["north"].brokers[0].start()
     await until(lambda links: all(map(well, links.values())))
+
+
+@pytest.mark.real
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_topic_does_not_come_back_over_two_other_clusters(
+    start_cluster: StartCluster, start_sidecar: StartSidecar
+) -> None:
+    """a -> b -> c, and c -> a is refused; once the topic is b's own, it may come to a."""
+    clusters = {name: await start_cluster(name=name, brokers=1) for name in "abc"}
+    sidecars = {name: await start_sidecar(cluster.bootstrap) for name, cluster in clusters.items()}
+    make(clusters["a"], "orders")
+
+    async def link(at: str, source: str, *options: str) -> None:
+        bootstrap = clusters[source].bootstrap
+        await sidecars[at].linker("link", "create", source, "--bootstrap-servers", bootstrap, *options)
+
+    async def upstream(at: str, source: str, topic: str) -> list[str]:
+        command = ("mirror", "describe", "--link", source, topic, "-o", "json")
+        return list((await sidecars[at].linker(*command)).json()["upstream"])
+
+    async def mirrored(at: str, source: str, topic: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            found = (await sidecars[at].linker("mirror", "list", "--link", source, "-o", "json")).json()
+            if any(one["topic"] == topic and one["state"] == "ACTIVE" and one["lag"] == 0 for one in found):
+                return
+            assert time.monotonic() < deadline, found
+            await asyncio.sleep(0.5)
+
+    await link("b", "a")
+    await sidecars["b"].linker("mirror", "create", "--link", "a", "orders")
+    await mirrored("b", "a", "orders")
+    await link("c", "b", "--option", "topics_refresh_interval_ms=1000")
+    await sidecars["c"].linker("mirror", "create", "--link", "b", "orders")
+    await mirrored("c", "b", "orders")
+    (a, b) = await upstream("c", "b", "orders")
+    assert await upstream("b", "a", "orders") == [a]
+    await link("a", "c", "--option", "prefix=c.")
+    with pytest.raises(CommandError, match=f"comes from this cluster \\({a} -> {b} -> "):
+        await sidecars["a"].linker("mirror", "create", "--link", "c", "orders")
+
+    await sidecars["b"].linker("mirror", "promote", "--link", "a", "orders", "--validation", "skip")
+    deadline = time.monotonic() + PATIENCE
+    while await upstream("c", "b", "orders") != [b]:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.5)
+    await sidecars["a"].linker("mirror", "create", "--link", "c", "orders")
+    await mirrored("a", "c", "c.orders")
+    assert (await upstream("a", "c", "c.orders"))[0] == b
