@@ -23,6 +23,7 @@ from linker.links import new_mirrors
 from linker.links.bring_up import BringUp
 from linker.links.configs import TopicConfigs
 from linker.links.new_mirrors import NewMirrors
+from linker.links.source_sidecars import SourceSidecars
 from linker.service import SidecarService
 from tests.controller.memory_store import MemoryStore
 from wire.client.topic_names import TopicNames
@@ -49,6 +50,8 @@ class Operations:
 class Asked:
     """The target as a client: allows everything."""
 
+    cluster_id = "target"
+
     async def connection(self, node_id: int | None) -> Any:
         return SimpleNamespace(pick_version=lambda api, max_version: max_version)
 
@@ -74,6 +77,7 @@ class Runtime:
             remove=lambda tps: None, partitions={}, pause=self.paused.extend, resume=lambda tps: None
         )
         self.watch = SimpleNamespace(look=self._look, grown={})
+        self.heartbeats = SimpleNamespace(topic=None)
         self.configs = SimpleNamespace(follow=self._follow, put_back={})
         self.starts = SimpleNamespace(of=lambda tp: [], late=self._late)
         self.reached = asyncio.Event()
@@ -227,6 +231,10 @@ async def test_a_mirror_is_brought_up_although_the_next_one_could_not_be_created
     async def defaults(*_: Any, **__: Any) -> dict[str, str]:
         return {}
 
+    async def origins(_self: Any, topics: list[str]) -> dict[str, tuple[str, ...]]:
+        return dict.fromkeys(topics, ())
+
+    monkeypatch.setattr(SourceSidecars, "origins", origins)
     monkeypatch.setattr(preflight, "read_new_topics", read)
     monkeypatch.setattr(preflight, "plan_with", lambda _defaults, topics, *_: topics)
     monkeypatch.setattr(new_mirrors, "topic_defaults", defaults)
@@ -238,7 +246,10 @@ async def test_a_mirror_is_brought_up_although_the_next_one_could_not_be_created
         create = asyncio.create_task(rig.service.create_mirrors("east", request, dry_run=False))
         await asyncio.sleep(0)
         fresh = Runtime("east")  # a link update begins the link anew
-        fresh.bring_up, fresh.source = rig.bring_up, SimpleNamespace(topic_names=TopicNames())  # type: ignore[attr-defined]
+        fresh.bring_up, fresh.source = (
+            rig.bring_up,
+            SimpleNamespace(topic_names=TopicNames(), cluster_id="source"),
+        )  # type: ignore[attr-defined]
         fresh.new_mirrors = NewMirrors(  # type: ignore[attr-defined]
             "east",
             cast("Any", fresh.source),
