@@ -24,7 +24,11 @@ from linker.checks import group_kinds as kinds
 from tests.real.harness_gates import sidecar
 from wire.client.cluster import Cluster
 from wire.client.security import ClientSecurity
-from wire.frames.error_codes import OFFSET_METADATA_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION
+from wire.frames.error_codes import (
+    GROUP_ID_NOT_FOUND,
+    OFFSET_METADATA_TOO_LARGE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from wire.frames.types import TopicPartition, parse_bootstrap
 
 TIMEOUT = 30.0
@@ -58,6 +62,55 @@ async def joined(reader: GroupReader, api: str, group: str, **fields: object) ->
     raise AssertionError(f"{api} {group}: {codes} {failed}")
 
 
+def streams_member(topic: str) -> dict[str, object]:
+    """As a Streams client of one subtopology says it."""
+    part = {
+        "subtopology_id": "0",
+        "source_topics": [topic],
+        "source_topic_regex": [],
+        "state_changelog_topics": [],
+        "repartition_sink_topics": [],
+        "repartition_source_topics": [],
+        "copartition_groups": [],
+    }
+    tasks: dict[str, object] = {"active_tasks": [], "standby_tasks": [], "warmup_tasks": []}
+    return {
+        **tasks,
+        "rebalance_timeout_ms": 60_000,
+        "topology": {"epoch": 0, "subtopologies": [part]},
+        "process_id": str(uuid.uuid4()),
+        "client_tags": [],
+    }
+
+
+@pytest.mark.parametrize("kind", [GateKind.CONSUMER, GateKind.CLASSIC])
+async def test_no_member_of_ours_makes_streams_and_share_members_wait(
+    target_cluster: KafkaCluster, kind: GateKind
+) -> None:
+    """Their coordinator answers what ends their applications, so the gates of other groups are none for theirs."""
+    topic = f"kinds-{uuid.uuid4().hex[:8]}"
+    await make_topic(target_cluster.bootstrap, topic)
+    async with sidecar(target_cluster.bootstrap, {}) as one:
+        gate = one.plan(topic, kind)
+        await gate.close({TopicPartition(topic, 0): NO_OFFSET})
+        member = {"group_id": topic, "member_id": str(uuid.uuid4()), "member_epoch": 0}
+        cluster = one.coordinators.cluster
+        codes: dict[str, int] = {}
+
+        async def ask(node: int, _: object) -> None:
+            for api, fields in (
+                ("streams_group_heartbeat", streams_member(topic)),
+                ("share_group_heartbeat", {"subscribed_topic_names": [topic]}),
+            ):
+                answer = await cluster.call(api, {**member, **fields}, node_id=node, timeout=TIMEOUT)
+                codes[api] = int(answer.error_code)
+
+        failed: dict[str, str] = {}
+        await GroupReader(cluster).by_node([topic], failed, TIMEOUT, ask)
+        assert set(codes.values()) == {GROUP_ID_NOT_FOUND}, (codes, failed)
+        await gate.release()
+
+
 async def test_streams_and_share_groups_are_found_with_what_they_read(target_cluster: KafkaCluster) -> None:
     topic = f"kinds-{uuid.uuid4().hex[:8]}"
     await make_topic(target_cluster.bootstrap, topic)
@@ -65,32 +118,7 @@ async def test_streams_and_share_groups_are_found_with_what_they_read(target_clu
     await cluster.connect()
     reader = GroupReader(cluster)
     try:
-        topology = {
-            "epoch": 0,
-            "subtopologies": [
-                {
-                    "subtopology_id": "0",
-                    "source_topics": [topic],
-                    "source_topic_regex": [],
-                    "state_changelog_topics": [],
-                    "repartition_sink_topics": [],
-                    "repartition_source_topics": [],
-                    "copartition_groups": [],
-                }
-            ],
-        }
-        await joined(
-            reader,
-            "streams_group_heartbeat",
-            f"streams-{topic}",
-            rebalance_timeout_ms=60_000,
-            topology=topology,
-            active_tasks=[],
-            standby_tasks=[],
-            warmup_tasks=[],
-            process_id=str(uuid.uuid4()),
-            client_tags=[],
-        )
+        await joined(reader, "streams_group_heartbeat", f"streams-{topic}", **streams_member(topic))
         await joined(reader, "share_group_heartbeat", f"share-{topic}", subscribed_topic_names=[topic])
         listing = await reader.list_groups(timeout=TIMEOUT)
         others = {name: one for name, one in listing.groups.items() if topic in name}
