@@ -13,7 +13,7 @@ from wire.frames.primitives import INT16, read_array_count, read_compact_string,
 from wire.schema.fast_messages import Message, Messages
 
 
-class Config(NamedTuple):
+class DescribedConfig(NamedTuple):
     name: str
     value: str | None
     config_source: int
@@ -24,7 +24,7 @@ class ResourceConfigs(NamedTuple):
     error_message: str | None
     resource_type: int
     resource_name: str
-    configs: Sequence[Config]
+    configs: Sequence[DescribedConfig]
 
 
 class ConfigsAnswer(NamedTuple):
@@ -35,7 +35,7 @@ def _signed(byte: int) -> int:
     return byte - 256 if byte > 127 else byte
 
 
-def _config(data: bytes, pos: int) -> tuple[Config, int]:
+def _config(data: bytes, pos: int) -> tuple[DescribedConfig, int]:
     name, pos = read_name(data, pos)
     value, pos = read_compact_string(data, pos)
     _read_only, source, _sensitive = data[pos], data[pos + 1], data[pos + 2]
@@ -45,7 +45,7 @@ def _config(data: bytes, pos: int) -> tuple[Config, int]:
         _, pos = read_compact_string(data, pos)
         pos = skip_tags(data, pos + 1)
     _, pos = read_compact_string(data, pos + 1)  # documentation, after the type
-    return Config(name, value, _signed(source)), skip_tags(data, pos)
+    return DescribedConfig(name, value, _signed(source)), skip_tags(data, pos)
 
 
 def _describe_configs_answer(data: bytes, pos: int) -> tuple[ConfigsAnswer, int]:
