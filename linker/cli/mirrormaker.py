@@ -179,8 +179,11 @@ def _topics(flow: Flow, options: dict[str, Any]) -> list[MirrorEntry]:
     if all(re.fullmatch(TOPIC_NAME_PATTERN, one) for one in topics):
         if any("." in one for one in topics):
             flow.say("topics", "a dot stands for itself here, and for any character in MirrorMaker's list")
-        if interval is not None:
-            flow.say("refresh.topics.interval.seconds", "topics are named, so none is looked for")
+        _interval(flow, options, "topics_refresh_interval_ms", "refresh.topics.interval.seconds", interval)
+        if not refresh:
+            flow.say(
+                "refresh.topics.enabled", "partitions that are added at the source are mirrored all the same"
+            )
         named = [one for one in topics if not any(_fits(pattern, one) for pattern in exclude)]
         if factor is None:
             flow.say(
@@ -191,7 +194,9 @@ def _topics(flow: Flow, options: dict[str, Any]) -> list[MirrorEntry]:
         return [MirrorEntry(topic=one, replication_factor=number) for one in dict.fromkeys(named)]
     flow.say("replication.factor", "topics that a pattern takes have the replication factor of the source")
     if not refresh:
-        flow.say("refresh.topics.enabled", "a pattern takes topics that are made later, too")
+        flow.say(
+            "refresh.topics.enabled", "a pattern takes topics that are made later, and added partitions, too"
+        )
     _pattern(flow, options, "topics_include", "topics", topics)
     _pattern(flow, options, "topics_exclude", "topics.exclude", exclude)
     _interval(flow, options, "topics_refresh_interval_ms", "refresh.topics.interval.seconds", interval)

@@ -178,6 +178,7 @@ async def test_those_with_records_are_left_alone_and_named(growing: Rig, ends: d
     ]
     assert rig.partition(2).replicas == (1, 2, 3)
     assert set(rig.fetcher.partitions) == {T0, T1}, "the others go on"
+    assert "elect_leaders" not in {name for name, _, _ in rig.node.requests}, "its broker leads all the time"
 
 
 async def test_a_write_that_comes_while_a_link_broker_is_made_the_leader_is_kept(

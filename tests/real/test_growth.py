@@ -235,7 +235,10 @@ async def test_empty_ones_that_somebody_added_at_the_target_are_taken_over(make_
     await grown(scene, 5)
     await scene.acked_more()
     await stayed.stop()
-    await scene.promoted(validation="require")
+    job = await scene.settled(
+        await scene.start_promote(validation="require"), timeout=200
+    )  # Spark has to start
+    assert job.phase is PromotePhase.PROMOTED, job
     await scene.judge()
 
 

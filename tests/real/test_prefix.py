@@ -18,6 +18,7 @@ from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess
 from lab.workload.log_compare import compare_replica
 from lab.workload.replica_log import open_replica
+from tests.real.test_growth import add
 from tests.real.test_read_only import read, written
 from tests.real.test_validation import VALIDATION
 from wire.frames.types import TopicPartition
@@ -134,6 +135,18 @@ async def test_two_sources_with_a_topic_of_one_name_fan_in_to_one_target(stage: 
     )
     assert "prefix" in await refused(stage, "link", "update", "east", "--option", "prefix=other.")
     assert "east.orders" in await refused(stage, "mirror", "create", "--link", "east", "orders")
+
+    # A partition that one source adds is the mirror's, under its name here.
+    await asyncio.to_thread(add, stage.sources["east"].bootstrap, "orders", 3)
+    producer = Producer({"bootstrap.servers": stage.sources["east"].bootstrap})
+    for number in range(7):
+        producer.produce("orders", f"added {number}".encode(), partition=2)
+    assert await asyncio.to_thread(producer.flush, 60) == 0
+    deadline = time.monotonic() + PATIENCE
+    while (await stage.copied("east", "east.orders"))["east.orders"].partitions < 3:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.5)
+    assert await asyncio.to_thread(read, at, "east.orders", "readers of added ones", 407) == 407
 
     # One is deleted with its topic; the other one, and both sources, stay as they are.
     await sidecar.linker("mirror", "delete", "east.orders", "--link", "east", "--yes")

@@ -87,6 +87,7 @@ def test_a_dedicated_file(cli: Cli, tmp_path: Path) -> None:
         "groups_include": "app-.*",
         "groups_exclude": "console-.*",
         "groups_sync_interval_ms": 5000,
+        "topics_refresh_interval_ms": 30000,
     }
     told = comments(text)
     assert "LINKER_LINK_PRIMARY_SASL_PASSWORD" in told["primary.sasl.jaas.config"]
@@ -126,6 +127,7 @@ def test_no_secret_is_printed_and_every_key_is_accounted_for(cli: Cli, tmp_path:
         "replication.factor",
         "groups",
         "groups.exclude",
+        "refresh.topics.interval.seconds",
         "sync.topic.acls.interval.seconds",
         "sync.group.offsets.enabled",
         "sync.group.offsets.interval.seconds",
