@@ -10,6 +10,7 @@
 - `copy_rates`: how fast the lags of mirrors go down, and so how long their copies will still take
 - `copy_specs`: the MirrorSpec of each partition that is copied, and the offset where a new copy begins
 - `due`: the order in which mirrors are looked at: new requests first, mirrors in trouble after a pause
+- `fork_watch`: fails mirrors that a real broker leads without a promote
 - `forks`: finds mirror partitions that a real broker led without a promote, and counts its records
 - `group_options`: the options of a link that concern groups
 - `controller_tasks`: the tasks that a sidecar runs for a link while it is the link controller

@@ -25,10 +25,10 @@ from controller.state import UNBOUND, MirrorPartition, MirrorTopic
 from fetcher.link_fetcher import LinkFetcher
 from fleet.fleet_controller import FleetController
 from fleet.link_controller import LinkController
-from linker.links import forks
 from linker.links.added_partitions import AddedPartitions
 from linker.links.copy_specs import CopySpecs, start_offsets
 from linker.links.due import DueTopics
+from linker.links.fork_watch import ForkWatch
 from linker.links.leaderless import lead_stranded
 from linker.links.reassignments import Reassignments, Replicas
 from linker.links.served_copies import ServedCopies
@@ -36,7 +36,6 @@ from linker.links.topic_shape import (
     first_leaders,
     grown_at_target,
     leadership_of,
-    led_by_others,
     on_link_brokers_alone,
 )
 from linker.membership import TargetCluster
@@ -84,8 +83,6 @@ class BringUp:
         self._at_once = _AT_ONCE
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
-        # By partition that a real broker leads: records that it has taken by itself, until the mirror is failed for it.
-        self._forked: dict[TopicPartition, int | None] = {}
         #: Set once every mirror that existed at the start went through the steps.
         self.settled = asyncio.Event()
         #: Obstacles to a complete mirror, by topic.
@@ -101,6 +98,7 @@ class BringUp:
             lambda count: list(self._first_leaders(count, self._led()).values()),
         )
         self._reassignments = Reassignments(link, target, controller, fetcher, lambda: self._link_brokers())
+        self._forks = ForkWatch(link, target, fetcher, lambda: self._link_brokers(), self._fail)
         #: How often a mirror's reassignment was cancelled, by topic.
         self.cancelled = self._reassignments.cancelled
 
@@ -297,13 +295,16 @@ class BringUp:
                     found[topic.name] = topic
         await self._controller.bind_mirrors(self._link, {topic.name: topic.id for topic in found.values()})
         for topic in found.values():
-            states = [state for state in self._open_states(topic.name) if not self._added.never_copied(state)]
-            await self._fail_led_by_others(states, topic)
+            await self._forks.fail(self._copied_states(topic.name), topic)
         return found, refused
 
     def _open_states(self, topic: str) -> list[MirrorPartition]:
         states = self._controller.image.topic_partitions(self._link, topic)
         return [state for state in states if state.phase not in ENDED]
+
+    def _copied_states(self, topic: str) -> list[MirrorPartition]:
+        """Nothing is forked from a partition of which nothing was copied yet."""
+        return [state for state in self._open_states(topic) if not self._added.never_copied(state)]
 
     def _plan(self, mirrors: Iterable[MirrorTopic]) -> dict[str, NewTopic]:
         """New topics: each partition on link brokers alone, the one that leads the least its leader."""
@@ -328,39 +329,13 @@ class BringUp:
         return chosen
 
     async def _look_for_forks(self, topics: Iterable[str]) -> None:
-        """Before the turn, which other mirrors wait for: the brokers asked may be slow, or away."""
-        if not self._decides:
-            return
-        led: list[MirrorPartition] = []
-        for mirror in self._mirrors(topics):
-            found = self._target.image.topics_by_id.get(mirror.topic_id)
-            if found is not None:
-                states = [
-                    state
-                    for state in self._open_states(mirror.topic)
-                    if state.phase is not Phase.FAILED and not self._added.never_copied(state)
-                ]
-                led += [state for state, _ in led_by_others(states, found, self._link_brokers())]
-        if led:
-            self._fetcher.remove([state.tp for state in led])
-            told = await forks.look(self._target.cluster, self._target.image, led)
-            self._forked.update({fork.tp: fork.records for fork in told})
-
-    async def _fail_led_by_others(self, states: Iterable[MirrorPartition], topic: TopicImage) -> None:
-        """An unclean election that somebody forced made a real broker leader: what is written there is not at the
-        source, and nothing that is copied from there on would be the same log.
-        """
-        led = list(led_by_others(states, topic, self._link_brokers()))
-        self._fetcher.remove([state.tp for state, _ in led])
-        for state, leader in led:
-            if state.phase is Phase.FAILED:
-                continue
-            records = self._forked.pop(state.tp, None)
-            so_far = "" if records is None else f" ({records} records so far)"
-            await self._fail(
-                [state],
-                f"broker {leader} of the target was elected its leader, without a promote; it takes writes that the source "
-                f"does not have{so_far}: see linker mirror repair {state.topic} --link {self._link} --dry-run",
+        """Before the turn, which other mirrors wait for."""
+        images = self._target.image.topics_by_id
+        if self._decides:
+            await self._forks.look(
+                (self._copied_states(mirror.topic), found)
+                for mirror in self._mirrors(topics)
+                if (found := images.get(mirror.topic_id)) is not None
             )
 
     async def _fail(self, states: Iterable[MirrorPartition], reason: str) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from controller.phases import Phase
-from controller.state import MirrorPartition
-from linker.links import bring_up, forks
+from controller.state import MirrorPartition, MirrorTopic
+from linker.links import fork_watch, forks
 from linker.links.bring_up import BringUp
 from wire.errors import ConnectionLost
 
@@ -55,7 +55,10 @@ async def test_other_mirrors_do_not_wait_for_the_brokers_that_lead_one(
         link="l", topic="t", partition=0, phase=Phase.ACTIVE, session_epoch=1, start_offset=0
     )
     image: Any = SimpleNamespace(
-        mirrors={("l", "t"): SimpleNamespace(topic="t", topic_id=b"i")}, topic_partitions=lambda *_: [state]
+        mirrors={
+            ("l", "t"): MirrorTopic(link="l", topic="t", topic_id=b"i", source_topic_id=None, partitions=1)
+        },
+        topic_partitions=lambda *_: [state],
     )
     target: Any = SimpleNamespace(
         broker_id=900, cluster=None, image=SimpleNamespace(topics_by_id={b"i": object()})
@@ -63,8 +66,8 @@ async def test_other_mirrors_do_not_wait_for_the_brokers_that_lead_one(
     removed: list[Any] = []
     fetcher: Any = SimpleNamespace(partitions={}, remove=removed.extend)
     controller: Any = SimpleNamespace(image=image)
-    monkeypatch.setattr(bring_up.forks, "look", look)
-    monkeypatch.setattr(bring_up, "led_by_others", lambda *_: iter([(state, 1)]))
+    monkeypatch.setattr(forks, "look", look)
+    monkeypatch.setattr(fork_watch, "led_by_others", lambda *_: iter([(state, 1)]))
     source: Any = None
     bring = BringUp("l", source, target, controller, fetcher)
     task = asyncio.create_task(bring.complete("t"))

@@ -61,9 +61,13 @@ async def test_it_is_begun_again(
 
 
 async def test_another_topic_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    for found, partitions in ((OTHER, 1), (ID, 2)):
+    for mirrored, found, partitions in ((ID, OTHER, 1), (ID, ID, 0), (None, ID, 2), (ID, None, 2)):
         with pytest.raises(IllegalState, match="is another one at the source now"):
-            await restarted(monkeypatch, ID, found, partitions)
+            await restarted(monkeypatch, mirrored, found, partitions)
+
+
+async def test_the_same_topic_may_have_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await restarted(monkeypatch, ID, ID, 2) == ["orders"]
 
 
 @pytest.mark.parametrize(("mirrored", "found"), [*SAME, pytest.param(ID, OTHER, id="another")])
