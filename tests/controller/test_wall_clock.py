@@ -21,6 +21,8 @@ DECIDING = ("controller", "router", "fetcher", "linker/fleet", "linker/links", "
 #: module: functions that may. Each is for people.
 ALLOWED = {
     "fleet/link_controller.py": {"wall_clock_ms"},  # created_at, started_at and the like
+    "fetcher/latency.py": {"__init__"},  # the age of records, for people
+    "linker/links/heartbeats.py": {"__init__"},  # the time that a heartbeat tells, for people
     "linker/links/times.py": {"moment"},  # a stored time, for people
     "linker/links/reads.py": {"held_readers"},  # since when a reader is held, for people
 }

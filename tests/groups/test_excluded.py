@@ -34,9 +34,18 @@ KSQL = "_confluent-ksql-default_query_CTAS_1"
 DEFAULTS = group_settings({}).rules
 
 
+async def nothing(*_: Any) -> list[str]:
+    return []
+
+
 def service(rig: Rig) -> SidecarService:
     runtime: Any = SimpleNamespace(
-        name=LINK, groups=SimpleNamespace(manager=rig.manager), trouble=None, controller=rig.controller
+        name=LINK,
+        groups=SimpleNamespace(manager=rig.manager),
+        trouble=None,
+        controller=rig.controller,
+        heartbeats=SimpleNamespace(topic=""),
+        came=SimpleNamespace(by_pattern=lambda _: {}, lines=nothing, looked=lambda _: None),
     )
     sidecar: Any = SimpleNamespace(
         controller=rig.controller,

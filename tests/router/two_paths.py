@@ -316,7 +316,9 @@ class World:
             "waits for the lease": (len(hub.gate), hub.gate.unknown),
             "held": hub.budget.used,
             "not answered": [len(one.session.answers.jobs) for one in self.clients],
-            "stats": str(replace(self.stats, links=None)),
+            "stats": str(
+                replace(self.stats, links=None, produce_latency=sum(self.stats.produce_latency.counts))
+            ),
             "of links": {name: str(one) for name, one in self.stats.links.items() if one != LinkStats()},
             "refused": list(self.events.refused),
         }

@@ -142,8 +142,8 @@ def _metadata(fields: Mapping[str, Any], *, with_ids: bool, with_cluster_rights:
     out = bytearray(uvarint(0 if topics is None else len(topics) + 1))
     for topic in topics or ():
         if with_ids:
-            topic_id = topic.get("topic_id")
-            out += bytes(16) if topic_id is None else topic_id.bytes
+            topic_id = topic.get("topic_id") or bytes(16)
+            out += topic_id if isinstance(topic_id, bytes) else topic_id.bytes
         out += compact_string(topic["name"])
         out.append(0)
     out.append(bool(fields["allow_auto_topic_creation"]))
