@@ -168,6 +168,11 @@ class PartitionStatus(PartitionLag):
     )
     version: int | None = Field(default=None, description="Of the partition's state in the store.")
     source_leader: int | None = None
+    read_from: list[int] = Field(
+        default=[],
+        description="The source's brokers that the answering sidecar copies it from: with client.rack in the link's "
+        "properties, an in-sync replica of that rack.",
+    )
     replicas: list[ReplicaStatus] = []
     mismatch: str | None = Field(default=None, description="The first difference that the validator found.")
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         LinkSummary,
         MirrorDescription,
         MirrorSummary,
+        PartitionStatus,
         RemainingCopy,
         ReplicaStatus,
         Status,
@@ -185,7 +186,7 @@ def mirror(one: MirrorDescription) -> str:
                     p.session_epoch,
                     p.controller_epoch,
                     p.version,
-                    p.source_leader,
+                    _source_leader(p),
                     p.source_start_offset,
                 ),
                 *(p.source_end_offset, p.target_end_offset, p.lag, duration(p.lag_ms)),
@@ -202,6 +203,12 @@ def mirror(one: MirrorDescription) -> str:
         empty="no partitions",
     )
     return "\n\n".join([head, *held_readers((one.link, reader) for reader in one.held_readers), table])
+
+
+def _source_leader(partition: PartitionStatus) -> str:
+    elsewhere = [one for one in partition.read_from if one != partition.source_leader]
+    read = f" (read from {' '.join(map(str, elsewhere))})" if elsewhere else ""
+    return f"{'-' if partition.source_leader is None else partition.source_leader}{read}"
 
 
 def _validated(replica: ReplicaStatus) -> str:

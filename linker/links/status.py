@@ -30,6 +30,7 @@ from controller.image import ControllerImage
 from controller.judge.late_starts import LateStart, worst
 from controller.phases import ENDED, PROMOTING, Phase, shown_state
 from controller.state import Failover, JobStatus, MirrorPartition, MirrorTopic, PromoteJob
+from fetcher.partition_copy import PartitionCopy
 from fleet.progress import copy_lag
 from linker.checks.other_tools import throttle_of
 from linker.links import proved
@@ -155,6 +156,11 @@ def _lag_ms(copy: CopyView | None, lag: int | None, targets: Sequence[int]) -> i
     return int((now - min(since)) * 1000) if since and min(since) > 0 else None
 
 
+def _read_from(copy: PartitionCopy | None) -> list[int]:
+    cursors = () if copy is None else copy.cursors
+    return sorted({cursor.fetcher.node.id for cursor in cursors if cursor.fetcher is not None})
+
+
 def partition_status(runtime: LinkRuntime, state: MirrorPartition) -> PartitionStatus:
     copy = runtime.copies.get(state.tp)
     end = copy.high_watermark if copy is not None and copy.loaded else None
@@ -191,6 +197,7 @@ def partition_status(runtime: LinkRuntime, state: MirrorPartition) -> PartitionS
         controller_epoch=state.controller_epoch or None,
         version=runtime.controller.image.versions.get(path_of(state)),
         source_leader=None if leader is None else leader.id,
+        read_from=_read_from(runtime.served().get(state.tp)),
         replicas=replicas,
         mismatch=proved.mismatch(runtime.controller.image, state),
     )
