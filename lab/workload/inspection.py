@@ -119,9 +119,13 @@ def compare_clusters(
 
 
 def compare_followers(
-    target: KafkaCluster, topics: Sequence[SourceTopic], placed: Mapping[TopicPartition, Placement]
+    target: KafkaCluster,
+    topics: Sequence[SourceTopic],
+    placed: Mapping[TopicPartition, Placement],
+    began: Mapping[TopicPartition, int] | None = None,
 ) -> list[ReplicaComparison]:
-    """Every follower of the target against its leader, once it has caught up; writers have stopped before."""
+    """Every follower of the target against its leader, once it has caught up; writers have stopped before. `began`: where
+    the logs begin for clients; a leader's files may hold more than those of a follower that began later."""
     deadline = time.monotonic() + IN_SYNC_TIMEOUT
     results = []
     for topic in topics:
@@ -136,6 +140,13 @@ def compare_followers(
                     time.sleep(0.05)
                     replica = open_replica(target.log_dir(broker), partition)
                 results.append(
-                    compare_replica(original, replica, partition, broker, compacted=topic.compacted)
+                    compare_replica(
+                        original,
+                        replica,
+                        partition,
+                        broker,
+                        compacted=topic.compacted,
+                        began=(began or {}).get(partition, 0),
+                    )
                 )
     return results

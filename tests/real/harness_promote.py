@@ -329,7 +329,13 @@ class Scene:
                 placed,
                 await asyncio.to_thread(log_starts, self.source.bootstrap, self.tps),
             ),
-            await asyncio.to_thread(compare_followers, self.target, self.topics, placed),
+            await asyncio.to_thread(
+                compare_followers,
+                self.target,
+                self.topics,
+                placed,
+                await asyncio.to_thread(log_starts, self.target.bootstrap, self.tps),
+            ),
         ):
             unequal = [one for one in compared if not (one.identical and one.offsets_identical)]
             assert unequal == [], unequal
