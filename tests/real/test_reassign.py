@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from confluent_kafka.admin import AdminClient
 
 from admin.client import AdminError
 from admin.models import MirrorDescription, ReassignRequest
@@ -185,6 +186,10 @@ async def test_the_sidecar_is_killed_in_the_middle(scene: TroubleScene, delay: f
     await promoted_elsewhere(scene, 2, copies=2)
 
 
+def live_brokers(bootstrap: str) -> set[int]:
+    return set(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30).brokers)
+
+
 @pytest.mark.parametrize("unregistered", [False, True])
 async def test_a_broker_that_is_lost_for_good(
     source_cluster: KafkaCluster,
@@ -210,7 +215,7 @@ async def test_a_broker_that_is_lost_for_good(
             assert told.exit_code == 0, told
         else:
             # A promote that begins before the target's controller has seen it would hold writes, and give up.
-            await asyncio.sleep(7)
+            await patiently("broker 2 is fenced", lambda: 2 not in live_brokers(target.nodes[1].address()))
         job = await scene.start_promote(catch_up_timeout_ms=120_000)
         ended = await scene.settled(job)
         assert ended.phase == "PROMOTED", ended
