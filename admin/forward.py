@@ -15,6 +15,7 @@ import httpx
 
 from admin.base import RETRY_AFTER
 from admin.operation import PREFIX
+from admin.service import ControllerAway, NoLinkController
 from fleet.route import Destination, NoController
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ CONNECT_TIMEOUT = 3.0
 ANSWER_TIMEOUT = 65.0  # above the time after which the other side gives up by itself
 MAX_ANSWER_BYTES = 256 << 20
 
-_NO_CONTROLLER = 50302
-_HOP_FAILED = 50303
 _PASSED_ON = ("accept", "authorization", "content-type")
 _PASSED_BACK = ("content-type", "location", "retry-after")
 
@@ -94,7 +93,7 @@ class ForwardMiddleware:
         try:
             to = self._forwarder.route()
         except NoController as nobody:
-            await _refuse(send, _NO_CONTROLLER, f"sidecar {me} cannot answer this: {nobody}")
+            await _refuse(send, NoLinkController.error_code, f"sidecar {me} cannot answer this: {nobody}")
             return
         if to is None:
             await self._app(scope, receive, send)
@@ -103,7 +102,7 @@ class ForwardMiddleware:
         if by is not None:
             await _refuse(
                 send,
-                _NO_CONTROLLER,
+                NoLinkController.error_code,
                 f"sidecar {by if by.isdigit() else '?'} took sidecar {me} for the link controller, which is sidecar "
                 f"{to.broker_id} now; try again",
             )
@@ -131,7 +130,7 @@ class ForwardMiddleware:
                 log.warning("the link controller, sidecar %d at %s: %s", to.broker_id, to.address, why)
             await _refuse(
                 send,
-                _HOP_FAILED,
+                ControllerAway.error_code,
                 f"sidecar {to.broker_id}, the link controller, does not answer sidecar {me} at {to.address}: {why}{unsure}",
             )
             return
@@ -140,7 +139,7 @@ class ForwardMiddleware:
             # The caller's token was right here.
             await _refuse(
                 send,
-                _HOP_FAILED,
+                ControllerAway.error_code,
                 f"sidecar {to.broker_id}, the link controller, refuses the token that sidecar {me} takes: all sidecars of "
                 "a fleet need the same admin.token",
             )

@@ -25,6 +25,7 @@ from admin.models import (
     DoctorReport,
     FailoverPlan,
     FailoverRequest,
+    FinishRequest,
     GroupDescription,
     GroupName,
     GroupSummary,
@@ -39,9 +40,12 @@ from admin.models import (
     PromotePlan,
     PromoteRequest,
     ReassignRequest,
+    RestorePlan,
+    RestoreRequest,
     SidecarDescription,
     SidecarStatus,
     Status,
+    SyncRequest,
     TopicName,
     Topology,
     UpdateLinkRequest,
@@ -136,12 +140,49 @@ class Operations:
         """Start a failover and return at once; a job like a promote's. Refused while the source answers, unless it is
         forced."""
 
+    @operation("POST", "/links/{link}/mirrors:restore", "mirror restore", planning=True)
+    def plan_restore(self, link: LinkName, request: RestoreRequest) -> RestorePlan:
+        """Show what a source that has come back after a failover has beyond it, or where its restore stands."""
+
+    @operation("POST", "/links/{link}/mirrors:restore", "mirror restore", status=202)
+    def restore_mirrors(self, link: LinkName, request: RestoreRequest) -> RestorePlan:
+        """Have the source follow the target after a failover, and return at once: what it has beyond goes to files, then
+        its brokers truncate it, and the topics are as they would be after a switch. All of these topics or none."""
+
     @operation("POST", "/links/{link}/mirrors:reassign", "mirror reassign")
     def reassign_mirrors(
         self, link: LinkName, request: ReassignRequest, *, dry_run: bool = False
     ) -> ChangeResult:
         """Move replicas of mirrors to other brokers of the target, of all of these topics or of none. Replicas that are
         left copy on until the promote, which does not wait for them."""
+
+    @operation("POST", "/links/{link}/mirrors:sync", "mirror sync")
+    def sync_mirrors(self, link: LinkName, request: SyncRequest, *, dry_run: bool = False) -> ChangeResult:
+        """Have link brokers follow the topics as in-sync replicas of the cluster that owns them, which then acknowledges
+        acks=all only what every replica of the mirror has; or end that. All of these topics or none."""
+
+    @operation("POST", "/links/{link}/mirrors:switch", "mirror switch", planning=True)
+    def plan_switch(self, link: LinkName, request: PromoteRequest) -> PromotePlan:
+        """Show what a switch would do."""
+
+    @operation(
+        "POST",
+        "/links/{link}/mirrors:switch",
+        "mirror switch",
+        status=202,
+        location="/promotes/{answer.id}",
+    )
+    def switch_mirrors(self, link: LinkName, request: PromoteRequest) -> PromoteJobStatus:
+        """Start a switch and return at once; a job like a promote's. The other cluster owns the topics afterwards, and
+        the one that is left follows it. The direction is the one that the topics can take: those that were switched go
+        back."""
+
+    @operation("POST", "/links/{link}/mirrors:finish", "mirror finish")
+    def finish_mirrors(
+        self, link: LinkName, request: FinishRequest, *, dry_run: bool = False
+    ) -> ChangeResult:
+        """End the switch of topics for good: the target keeps them, and at the source they are closed or deleted. There is
+        no way back afterwards."""
 
     @operation("GET", "/links/{link}/mirrors/{topic}", "mirror describe")
     def describe_mirror(self, link: LinkName, topic: TopicName) -> MirrorDescription:

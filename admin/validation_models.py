@@ -171,6 +171,9 @@ class PromoteValidation(ValidationModel):
     html: str | None = Field(default=None, description="Path of the evidence on the sidecar that wrote it.")
     json_path: str | None = None
     parquet: str | None = None
+    proved_by: list[str] = Field(
+        default=[], description="Of a switch: what was proved, and by what, a line each, once it is over."
+    )
     progress: ValidationProgress | None = None
     waiting_for: str | None = Field(
         default=None,

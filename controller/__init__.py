@@ -12,6 +12,7 @@
 - `json_fields`: dataclasses as JSON objects and back, by the types of their fields
 - `judge/`: judgements of offsets, hand-overs, late starts and gates
 - `keys`: names and paths in the state store
+- `mirror_group`: a mirrored consumer group as it is stored
 - `operations`: a commit as the store takes it: puts and deletes with expected versions
 - `phases`: the life of a mirror partition as a table
 - `plan/`: plans: placement, replica lists, elections, topic configs, producer ids

@@ -12,14 +12,13 @@ from controller import keys
 from controller.errors import CorruptState, InvalidName
 from controller.groups import GateRecord
 from controller.json_fields import Fields
+from controller.mirror_group import GroupOffset, MirrorGroup
 from controller.proof import PartitionValidation
 from controller.state import (
     CarriedAcls,
     Entity,
-    GroupOffset,
     JsonValue,
     Link,
-    MirrorGroup,
     MirrorPartition,
     MirrorTopic,
     ProducerIdFloor,

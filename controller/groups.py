@@ -6,8 +6,10 @@ step at the coordinator that would be lost without it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from controller.json_fields import WRITTEN_IF_SET
 
 
 class GateKind(StrEnum):
@@ -18,6 +20,7 @@ class GateKind(StrEnum):
     TRANSACTION = "transaction"  # offsets pending in a transaction
     CONSUMER_AND_TRANSACTION = "consumer+transaction"
     CLASSIC_AND_TRANSACTION = "classic+transaction"
+    STREAMS = "streams"  # a KIP-1071 member that owns every task
 
 
 class GateStage(StrEnum):
@@ -33,7 +36,7 @@ class GateStage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
-    """The gate as a member of the consumer protocol (KIP-848).
+    """The gate as a member of the consumer protocol (KIP-848), or of the streams protocol (KIP-1071).
 
     Owned partitions are not kept: the member always claims every partition of its topics.
     """
@@ -41,6 +44,8 @@ class ConsumerMember:
     member_id: str  # chosen by us: a UUID
     member_epoch: int = 0  # 0: to be joined; the newest one that an answer named, else
     topics: tuple[str, ...] = ()  # subscribed names, sorted
+    # Of the streams protocol: the application's topology, as its record in __consumer_offsets has it (base64).
+    topology: str | None = field(default=None, metadata=WRITTEN_IF_SET)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from controller import codec, keys
 from controller.access.acls import Resource
+from controller.mirror_group import MirrorGroup
 from controller.operations import Delete, Operation, Put, Versioned
 from controller.proof import PartitionValidation
 from controller.state import (
@@ -18,7 +19,6 @@ from controller.state import (
     Entity,
     JobStatus,
     Link,
-    MirrorGroup,
     MirrorPartition,
     MirrorTopic,
     ProducerIdFloor,
@@ -59,7 +59,7 @@ class ControllerImage:
         self.acls: dict[tuple[str, Resource], CarriedAcls] = {}
         self.versions: dict[str, int] = {}  # path -> version in the store
         # Indexes: a link may have thousands of mirrors, and each change asks for one of them.
-        self._by_topic: dict[str, tuple[str, str]] = {}
+        self._by_topic: dict[tuple[str, str], tuple[str, str]] = {}  # by cluster (`Link.at`) and topic
         self._by_topic_id: dict[bytes, tuple[str, str]] = {}
 
     @classmethod
@@ -97,13 +97,29 @@ class ControllerImage:
             if name == link and job.status is JobStatus.RUNNING
         ]
 
-    def mirror_of_topic(self, topic: str) -> MirrorTopic | None:
-        """The mirror of a target topic, of any link: a target topic belongs to one link at most."""
-        key = self._by_topic.get(topic)
+    def at(self, link: str) -> str:
+        """The cluster that a link's mirrors lie in (`Link.at`); the target, for a link that is gone."""
+        found = self.links.get(link)
+        return "" if found is None else found.at
+
+    def broker_at(self, at: str, sidecar: int) -> int | None:
+        """The broker id of a sidecar in a cluster (`Link.at`); None: it is no broker there, as far as it has told."""
+        known = self.identities.get(sidecar)
+        return sidecar if not at else None if known is None else dict(known.sources).get(at)
+
+    def sidecar_at(self, at: str, broker: int) -> int:
+        """The sidecar that is this broker of a cluster; -1: none is."""
+        if not at:
+            return broker
+        return next((one for one in self.identities if self.broker_at(at, one) == broker), -1)
+
+    def mirror_of_topic(self, topic: str, at: str = "") -> MirrorTopic | None:
+        """The mirror that a topic of a cluster (`Link.at`) is, of any link: a topic belongs to one link at most."""
+        key = self._by_topic.get((at, topic))
         return None if key is None else self.mirrors.get(key)
 
     def mirror_of_topic_id(self, topic_id: bytes) -> MirrorTopic | None:
-        """The mirror that is bound to a topic id of the target."""
+        """The mirror that is bound to a topic id, of whatever cluster: no two have the same."""
         key = self._by_topic_id.get(topic_id)
         return None if key is None else self.mirrors.get(key)
 
@@ -174,7 +190,7 @@ class ControllerImage:
             case MirrorTopic():
                 self._forget_topic(entity.link, entity.topic)
                 self.mirrors[entity.link, entity.topic] = entity
-                self._by_topic[entity.topic] = (entity.link, entity.topic)
+                self._by_topic[self.at(entity.link), entity.topic] = (entity.link, entity.topic)
                 if entity.topic_id != UNBOUND:
                     self._by_topic_id[entity.topic_id] = (entity.link, entity.topic)
             case MirrorPartition():
@@ -228,10 +244,10 @@ class ControllerImage:
                     for key in [k for k in table if k[0] == record.link and k[1].topic == record.topic]:
                         del table[key]
             case RemoveLink():
-                self.links.pop(record.link, None)
                 self.floors.pop(record.link, None)
                 for mirror_key in [k for k in self.mirrors if k[0] == record.link]:
                     self._forget_topic(*mirror_key)
+                self.links.pop(record.link, None)
                 for table in (self.partitions, self.validations):
                     for key in [k for k in table if k[0] == record.link]:
                         del table[key]
@@ -247,7 +263,8 @@ class ControllerImage:
         before = self.mirrors.pop((link, topic), None)
         if before is None:
             return
-        if self._by_topic.get(topic) == (link, topic):
-            del self._by_topic[topic]
+        place = (self.at(link), topic)
+        if self._by_topic.get(place) == (link, topic):
+            del self._by_topic[place]
         if self._by_topic_id.get(before.topic_id) == (link, topic):
             del self._by_topic_id[before.topic_id]

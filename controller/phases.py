@@ -6,6 +6,15 @@
 A failover takes the same phases without CATCHING_UP, since there is nothing to catch up with, and ends in FAILED_OVER.
 The phases mean the same, with the longest replica in place of the source (`decide/failovers`).
 
+A switch makes a mirror of a topic that its cluster's own brokers led until then, in the cluster that is left:
+
+    TAKING <-> TAKEN -> ACTIVE       (given back: TAKING again, until the mirror is removed)
+
+TAKING is written before the first request that may make a link broker the leader, TAKEN when the metadata log shows that
+it leads and that no real broker is in the ISR or may be elected. Both hold writes. ACTIVE follows when the other cluster's
+brokers lead. Giving back begins with TAKING, before anything is sent: only a TAKEN partition may be handed over there
+(`decide/take_overs`).
+
 VALIDATED is written before the first AlterPartition may be sent, so in any earlier phase the hand-over certainly was
 not sent, and a restart simply returns to ACTIVE. The edge VALIDATED -> ACTIVE is taken only on proof from the
 target's metadata log that no AlterPartition was, or can still be, carried out (`judge/hand_over.settle`). From
@@ -21,6 +30,8 @@ from controller.errors import IllegalTransition
 
 class Phase(StrEnum):
     LINKING = "LINKING"
+    TAKING = "TAKING"
+    TAKEN = "TAKEN"
     ACTIVE = "ACTIVE"
     PAUSED = "PAUSED"
     CATCHING_UP = "CATCHING_UP"
@@ -36,7 +47,10 @@ class Phase(StrEnum):
 _P = Phase
 TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     _P.LINKING: frozenset({_P.ACTIVE, _P.PAUSED, _P.FAILED}),
-    _P.ACTIVE: frozenset({_P.CATCHING_UP, _P.PAUSED, _P.FAILED, _P.FENCED}),
+    _P.TAKING: frozenset({_P.TAKEN}),
+    _P.TAKEN: frozenset({_P.ACTIVE, _P.TAKING}),
+    # TAKING: only what was taken over is given back, when the switch is finished (decide/take_overs.finish)
+    _P.ACTIVE: frozenset({_P.CATCHING_UP, _P.PAUSED, _P.FAILED, _P.FENCED, _P.TAKING}),
     _P.PAUSED: frozenset({_P.ACTIVE, _P.LINKING, _P.FAILED, _P.FENCED}),
     _P.CATCHING_UP: frozenset({_P.FENCED, _P.ACTIVE}),
     _P.FENCED: frozenset({_P.ALIGNED, _P.ACTIVE}),
@@ -54,8 +68,10 @@ PROMOTING = frozenset({_P.CATCHING_UP, _P.FENCED, _P.ALIGNED, _P.VALIDATED, _P.H
 BEFORE_HAND_OVER = frozenset({_P.CATCHING_UP, _P.FENCED, _P.ALIGNED})
 # The link has nothing to do with the partition any more.
 ENDED = frozenset({_P.PROMOTED, _P.FAILED_OVER})
+# A switch owns the partition: only the switch changes its phase, or removes it.
+SWITCHING = frozenset({_P.TAKING, _P.TAKEN})
 # No sidecar forwards a new Produce for the partition: it holds the request.
-HELD = frozenset({_P.FENCED, _P.ALIGNED, _P.VALIDATED})
+HELD = frozenset({_P.FENCED, _P.ALIGNED, _P.VALIDATED}) | SWITCHING
 # Sidecars answer that another broker leads the partition.
 LED_ELSEWHERE = frozenset({_P.HANDED_OVER}) | ENDED
 
@@ -64,46 +80,3 @@ def check_transition(subject: str, current: Phase, wanted: Phase) -> None:
     """Raise IllegalTransition unless the table has the step."""
     if wanted not in TRANSITIONS[current]:
         raise IllegalTransition(subject, current, wanted)
-
-
-class ShownState(StrEnum):
-    """The state of a topic or partition as it is shown to people."""
-
-    LINKING = "LINKING"
-    ACTIVE = "ACTIVE"
-    PAUSED = "PAUSED"
-    PROMOTING = "PROMOTING"
-    PROMOTED = "PROMOTED"
-    FAILED_OVER = "FAILED_OVER"
-    SOURCE_UNAVAILABLE = "SOURCE_UNAVAILABLE"
-    FAILED = "FAILED"
-
-
-# Worst first: a topic shows the first of these that any partition has.
-_WORST_FIRST = (
-    ShownState.FAILED,
-    ShownState.SOURCE_UNAVAILABLE,
-    ShownState.PROMOTING,
-    ShownState.LINKING,
-    ShownState.PAUSED,
-    ShownState.ACTIVE,
-    ShownState.FAILED_OVER,
-    ShownState.PROMOTED,
-)
-
-
-def shown_state(phase: Phase, *, source_available: bool = True) -> ShownState:
-    """A partition's state as it is shown. `source_available` is known at run time only and never stored."""
-    if phase in PROMOTING:
-        return ShownState.PROMOTING
-    if not source_available and phase in (Phase.LINKING, Phase.ACTIVE):
-        return ShownState.SOURCE_UNAVAILABLE
-    return ShownState(phase.value)
-
-
-def worst(states: list[ShownState]) -> ShownState:
-    """The topic's state from those of its partitions."""
-    for state in _WORST_FIRST:
-        if state in states:
-            return state
-    return ShownState.LINKING

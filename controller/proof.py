@@ -101,3 +101,5 @@ class PromoteEvidence:
     json: str | None = None
     parquet: str | None = None
     ended_at: int | None = None
+    # Of a switch: the means of proof, one line each, and the replicas and ranges that each was used for
+    proved_by: tuple[str, ...] = field(default=(), metadata=WRITTEN_IF_SET)

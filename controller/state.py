@@ -8,9 +8,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from controller.access.acls import Resource
-from controller.group_phases import GroupPhase
-from controller.groups import GateKind, GateRecord
 from controller.json_fields import ADDED_LATER, WRITTEN_IF_SET
+from controller.mirror_group import MirrorGroup
 from controller.phases import Phase
 from controller.proof import PartitionValidation, PromoteEvidence, ValidationPolicy
 from wire.frames.types import TopicId, TopicPartition
@@ -27,11 +26,33 @@ class Link:
     properties: Mapping[str, str]  # of the source client; secrets only as ${env:..} / ${file:..} references
     options: Mapping[str, JsonValue] = field(default_factory=dict)
     created_at: int = 0  # wall clock, ms
+    # The link that this one runs against: its source is that link's target, and its mirrors lie in that link's source
+    reverse_of: str | None = field(default=None, metadata=WRITTEN_IF_SET)
+
+    @property
+    def at(self) -> str:
+        """The cluster that its mirrors lie in: "" the target, else the source of the link of this name."""
+        return self.reverse_of or ""
 
     @property
     def prefix(self) -> str:
         """Of its mirrors' names: each is called this and the source topic's name."""
         return str(self.options.get("prefix", ""))
+
+
+class SwitchEnd(StrEnum):
+    """The end of a topic in the cluster that was left, once its switch is final."""
+
+    CLOSED = "CLOSED"
+    DELETED = "DELETED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigsPutBack:
+    """Overrides of a topic that its cluster's own brokers lead again after a take-over."""
+
+    at: int  # wall clock, ms
+    configs: Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +80,18 @@ class MirrorTopic:
     source_name: str | None = field(default=None, metadata=WRITTEN_IF_SET)
     # How many partitions the mirror was made with, once the source has added some; None: none were added
     grown_from: int | None = field(default=None, metadata=WRITTEN_IF_SET)
+    # Link brokers of the source are to follow its partitions as in-sync replicas (linker mirror sync)
+    sync: bool = field(default=False, metadata=WRITTEN_IF_SET)
+    # It was taken over, or was about to be, and its cluster's own brokers are to lead it again
+    given_back: bool = field(default=False, metadata=WRITTEN_IF_SET)
+    # It was failed over, and its source is to follow the target (decide/restores)
+    restoring: bool = field(default=False, metadata=WRITTEN_IF_SET)
+    # Its switch is to be final, as the operator said: done step by step, until the mirror is removed
+    ending: SwitchEnd | None = field(default=None, metadata=WRITTEN_IF_SET)
+    # The other cluster keeps the topic: nobody can write to it in this one, and brokers that lack records may lead it
+    finished: bool = field(default=False, metadata=WRITTEN_IF_SET)
+    # At its source, after the last take-over there: a request of that may come late, and change them again
+    put_back: ConfigsPutBack | None = field(default=None, metadata=WRITTEN_IF_SET)
 
     @property
     def source_topic(self) -> str:
@@ -126,6 +159,27 @@ class Failover:
     unasked: tuple[int, ...] = ()
 
 
+class Exported(NamedTuple):
+    """Records that a restored partition had beyond the failover, from `start` up to `end`: in files of the sidecar."""
+
+    start: int
+    end: int
+    records: int
+    path: str  # of the batches; empty: there were none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A partition that was taken over from the brokers of the cluster that the mirror lies in."""
+
+    end: int  # where the link broker began to lead: what these brokers have behind it nobody was acknowledged
+    epochs: tuple[
+        tuple[int, int], ...
+    ] = ()  # the cluster's own leader epochs below: (epoch, start offset), ascending
+    # Of a source that is restored after a failover: durable in files before anything of it is truncated
+    exported: Exported | None = field(default=None, metadata=WRITTEN_IF_SET)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorPartition:
     """One partition's durable state. The store's own version of the node is kept beside it, in the image."""
@@ -146,9 +200,12 @@ class MirrorPartition:
     reason: str | None = None  # why it is where it is (failed, promote abandoned)
     failure: str | None = None  # broke while a promote owned it; becomes FAILED if the promote is abandoned
     aligned_end: int | None = None  # from ALIGNED on: where source and every replica ended
-    attempt: Attempt | None = None  # from VALIDATED on: the newest hand-over that may have been sent
+    # From VALIDATED on: the newest hand-over that may have been sent. While SWITCHING: the newest AlterPartition
+    attempt: Attempt | None = None
     failover: Failover | None = None  # while a failover owns it, and for good after one
     since: int = 0  # wall clock ms of the last phase change
+    # Written before the request that takes its cluster's own brokers out of the ISR
+    taken: Taken | None = field(default=None, metadata=WRITTEN_IF_SET)
 
     @property
     def tp(self) -> TopicPartition:
@@ -194,6 +251,8 @@ class PromoteJob:
     reason: str | None = None
     phases_ms: Mapping[str, float] = field(default_factory=dict)
     validation: ValidationPolicy = ValidationPolicy.SKIP
+    # Its source is taken over by link brokers, and follows the target from the hand-over on
+    switch: bool = field(default=False, metadata=WRITTEN_IF_SET)
     # Records that replicas may lack before their log start, all partitions together
     accept_missing: int = field(default=0, metadata=WRITTEN_IF_SET)
     requested_by: str | None = field(default=None, metadata=WRITTEN_IF_SET)
@@ -225,63 +284,8 @@ class SidecarIdentity:
     # What an operator wants of this process; a new process begins without.
     draining: bool = False  # it leads nothing
     leaving: bool = False  # it gives up everything, and is forgotten when it has
-
-
-class GroupProtocol(StrEnum):
-    """The protocol that members of a group speak with their coordinator."""
-
-    CLASSIC = "classic"
-    CONSUMER = "consumer"  # KIP-848
-    STREAMS = "streams"  # KIP-1071; never held, its offsets are brought over by a promote
-    SHARE = "share"  # KIP-932; the same with its start offsets
-
-
-class GroupPolicy(StrEnum):
-    MANUAL = "manual"
-    AUTO = "auto"  # promoted by itself when it has left the source and waits on the target
-
-
-class GroupOffset(NamedTuple):
-    """A committed offset of a group, with the text that its consumer attached."""
-
-    topic: str
-    partition: int
-    offset: int
-    metadata: str = ""
-
-    @property
-    def tp(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMove:
-    """A promote or a demote of a group as it was asked for."""
-
-    asked_at: int  # wall clock, ms
-    until: int | None = None  # wall clock, ms: given up then; None: no limit
-    force: bool = False
-    automatic: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorGroup:
-    """A consumer group of the source that is held on the target until it is promoted."""
-
-    link: str
-    group: str
-    protocol: GroupProtocol
-    gate: GateKind  # the one that is, or is to be, closed
-    phase: GroupPhase = GroupPhase.DISCOVERED
-    policy: GroupPolicy = GroupPolicy.MANUAL
-    topics: tuple[str, ...] = ()  # mirrored topics that it reads, sorted
-    unmirrored: tuple[str, ...] = ()  # topics that it reads and that are not mirrored, sorted
-    reason: str | None = None
-    gate_state: GateRecord | None = None  # None: no gate was planned yet, or it was opened or released
-    move: GroupMove | None = None  # while a promote or demote is under way
-    # From OPENING on: what is, or was, published. While DEMOTING: what goes to the source.
-    offsets: tuple[GroupOffset, ...] = ()
-    since: int = 0  # wall clock ms of the last phase change
+    # Its broker ids in the sources that its configuration has a section for, by link
+    sources: tuple[tuple[str, int], ...] = field(default=(), metadata=WRITTEN_IF_SET)
 
 
 class Grant(NamedTuple):

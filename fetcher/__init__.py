@@ -9,11 +9,13 @@
 - `epochs`: the first offset of each leader epoch of the source
 - `error_table`: the meaning of each error of a source fetch for its partition, as a table
 - `fetch_session`: the client's side of an incremental fetch session (KIP-227) with one source node
+- `followed`: one partition that is followed in the ISR of the source, and what that asks of both clusters
 - `follower_answers`: the answer to a follower about one partition, by the rules of a leader
 - `follower_offsets`: ListOffsets and OffsetForLeaderEpoch as followers ask them (replica ids from 0 up)
 - `follower_sessions`: the server's side of incremental fetch sessions (KIP-227) of followers
 - `followers`: serving the target's stock followers: Fetch with sessions and long polls
 - `idle_partitions`: moves partitions without new records to a fetcher of their own, so that busy ones do not wait
+- `in_sync`: follows partitions as a replica in the ISR of the source, which acknowledges only what the target has then
 - `join`: whether the source still has the batch that was read last, where its leader epochs do not tell
 - `latency`: how long records take from the source to a replica
 - `link_fetcher`: assigns each partition of a link to a source node, and reacts when a node does not serve it

@@ -23,6 +23,9 @@ class ReadPartition(Protocol):
     @property
     def forgotten_epochs(self) -> Collection[int]: ...
 
+    @property
+    def fetch_until(self) -> int: ...
+
     def source_epoch_before(self, offset: int) -> int: ...
 
 
@@ -41,6 +44,8 @@ class CursorFetcher(Protocol):
 
     def remove(self, cursor: Any) -> None: ...
 
+    def release(self, cursor: Any) -> None: ...
+
 
 MirrorT = TypeVar("MirrorT", bound=ReadPartition)
 
@@ -52,10 +57,14 @@ class Cursor(Generic[MirrorT]):
         "expected",
         "expected_until",
         "failures",
+        "fed",
         "fetcher",
         "followers",
         "generation",
         "growth",
+        "held",
+        "keep_from",
+        "leader_epoch",
         "leader_only_since",
         "limit",
         "mirror",
@@ -98,6 +107,13 @@ class Cursor(Generic[MirrorT]):
         self.growth: object = None
         #: Waits after an error, or for its place.
         self.suspended = False
+        #: Read as a replica of the source does, beyond its high watermark (in_sync.py); then under this leader epoch.
+        self.fed = False
+        self.leader_epoch = -1
+        #: Its position must not be told to the source: not all replicas have shown yet that they have what is before it.
+        self.held = False
+        #: Nothing from here on is dropped: a replica that reads elsewhere can have it only from this window.
+        self.keep_from: int | None = None
 
     @property
     def leader_only(self) -> bool:
@@ -114,14 +130,22 @@ class Cursor(Generic[MirrorT]):
 
     @property
     def wants_data(self) -> bool:
-        return bool(self.followers) and not self.suspended and not self.full and self.mirror.may_fetch
+        return (
+            bool(self.followers)
+            and not self.suspended
+            and not self.held
+            and not self.full
+            and self.mirror.may_fetch
+            and self.position < self.mirror.fetch_until
+        )
 
     @property
     def followed(self) -> bool:
         """Whether the source is asked for what comes next, and answers: more would be here in a moment. Not so while it is
         paused, full, or waits after an error or for its place, nor with a source node that is away or has fallen silent.
         """
-        return self.wants_data and self.fetcher is not None and self.fetcher.follows(self)
+        asked = self.wants_data or (self.held and self.mirror.may_fetch)
+        return asked and self.fetcher is not None and self.fetcher.follows(self)
 
     @property
     def last_epoch(self) -> int:
@@ -129,7 +153,24 @@ class Cursor(Generic[MirrorT]):
         epoch = self.mirror.source_epoch_before(self.position)
         return -1 if epoch in self.mirror.forgotten_epochs else epoch
 
+    def feed(self) -> None:
+        """From now on it is read as a replica; nothing is told to the source before `release_hold`."""
+        self.fed = self.held = True
+        self.leader_only_since = None
+
+    def feed_no_more(self) -> None:
+        self.fed = self.held = False
+        self.keep_from = None
+        self.leader_epoch = -1
+
+    def release_hold(self) -> None:
+        """All replicas have what is before its position."""
+        self.held = False
+        self.keep_from = None
+
     def append(self, chunk: WindowChunk) -> None:
+        if self.fed:
+            self._hold(self.position)
         self.window.append(chunk)
         self.appended += chunk.size
 
@@ -138,16 +179,27 @@ class Cursor(Generic[MirrorT]):
         self.generation += 1
         self.window.reset(offset)
         self.starved_since = None
+        if self.fed:
+            self._hold(offset)
 
     def truncate(self, offset: int) -> None:
         self.generation += 1
         self.window.truncate(offset)
+        if self.fed:
+            self._hold(self.position)
+
+    def _hold(self, offset: int) -> None:
+        self.held = True
+        self.keep_from = offset if self.keep_from is None else min(self.keep_from, offset)
 
     def release(self, keep: int) -> int:
         """Drop what every follower has fetched past; returns the bytes dropped."""
         if not self.followers or self.expected:
             return 0
-        return self.window.release(min(self.followers.values()), keep, self.limit)
+        needed = min(self.followers.values())
+        if self.keep_from is not None:
+            needed = min(needed, self.keep_from)
+        return self.window.release(needed, keep, self.limit)
 
     def slowest(self) -> list[int]:
         """Followers that hold the window back, as long as a faster one waits at its end."""

@@ -67,7 +67,7 @@ class CursorSession:
 
     @property
     def some_full(self) -> bool:
-        """Whether a cursor is not asked for only because its window is full."""
+        """Whether a cursor is not asked for only because its window is full, or because replicas do not have it all."""
         return bool(self._full)
 
     @property
@@ -101,15 +101,16 @@ class CursorSession:
                 continue
             if cursor.wants_data:
                 self._full.discard(cursor)
-                mirror = cursor.mirror
+                mirror, fed = cursor.mirror, cursor.fed
                 session.want(
                     key,
                     FetchPartition(
                         mirror.spec.partition,
-                        mirror.source_leader_epoch,
+                        cursor.leader_epoch if fed else mirror.source_leader_epoch,
                         cursor.position,
                         cursor.last_epoch,
-                        -1,
+                        # A leader's DeleteRecords waits for the log start of all replicas.
+                        mirror.log_start_offset if fed else -1,
                         partition_bytes,
                     ),
                 )
@@ -118,7 +119,7 @@ class CursorSession:
                     self._unheard.add(cursor)
             else:
                 session.drop(key)
-                if cursor.full:
+                if cursor.full or cursor.held:
                     self._full.add(cursor)
                 else:
                     self._full.discard(cursor)

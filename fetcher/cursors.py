@@ -147,6 +147,18 @@ class Cursors(Generic[MirrorT]):
                 self.close_empty()
                 return
 
+    def gather(self, cursor: Cursor[MirrorT]) -> bool:
+        """Whether followers that read elsewhere go on with this cursor, which has what comes next for them."""
+        found = False
+        for replica, progress in self._mirror.followers.items():
+            elsewhere = progress.cursor is not None and progress.cursor is not cursor
+            if elsewhere and cursor.window.start <= progress.fetch_offset < cursor.window.next_offset:
+                self.leave(replica, progress, close=False)
+                self._attach(cursor, replica, progress, progress.fetch_offset)
+                found = True
+        self.close_empty()
+        return found
+
     # --- cursors
 
     def begin(self, offset: int, now: float) -> Cursor[MirrorT]:

@@ -6,7 +6,8 @@ answered: the first would fail the partition on the follower for good, the secon
 watermark jump back.
 - logStartOffset <= min(high watermark, follower's log end after the append), else the follower fails the
 partition.
-- A follower whose tail is not ours is told where to truncate (DivergingEpoch), before anything else.
+- A follower whose tail is not ours is told where to truncate (DivergingEpoch), before anything else. Where its own cluster
+led the partition before (`MirrorSpec.taken`), the epochs of that time decide, as with any leader of Kafka's.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from dataclasses import dataclass, field
 from fetcher.budget import Charge
 from fetcher.doubts import Doubts, judge_by_fetches
 from fetcher.follower_sessions import SessionPartition
-from fetcher.partition_copy import PartitionCopy
-from fetcher.progress import Behind
+from fetcher.partition_copy import MAX_OFFSET, PartitionCopy
+from fetcher.progress import UNKNOWN_OFFSET, Behind
 from wire.frames.error_codes import (
     NOT_LEADER_OR_FOLLOWER,
     OFFSET_OUT_OF_RANGE,
@@ -32,6 +33,7 @@ from wire.metadata.image import ClusterImage, PartitionImage
 
 log = logging.getLogger(__name__)
 
+Switching = Callable[[TopicKey, int], bool]
 # The level of metadata.version from which brokers fetch in version 15, with their epoch: 3.5-IV1.
 _WITH_BROKER_EPOCH = 10
 
@@ -47,6 +49,8 @@ class FollowerAnswer:
     """There may be more to tell although the follower does not name the partition again."""
     passing: bool = False
     """An error that may be over in a moment: worth waiting for, as long as the follower waits anyway."""
+    held: bool = False
+    """That error is not told as long as the partition is being switched: its follower would pause for a second."""
     next_offset: int = -1
     """Where its batches end, if it has any."""
     charges: list[Charge] = field(default_factory=list)
@@ -69,7 +73,9 @@ class FollowerAnswers:
         image: Callable[[], ClusterImage],
         broker_id: int,
         doubts: Doubts | None = None,
+        switching: Switching = lambda _topic, _index: False,
     ) -> None:
+        self._switching = switching
         self._doubts = doubts
         self._directory = directory
         self._image = image
@@ -137,8 +143,7 @@ class FollowerAnswers:
         partition.bind(found)
         self._note_progress(partition, found, now)
 
-    @staticmethod
-    def _note_progress(partition: SessionPartition, mirror: PartitionCopy, now: float) -> None:
+    def _note_progress(self, partition: SessionPartition, mirror: PartitionCopy, now: float) -> None:
         request = partition.request
         progress = mirror.follower_fetched(
             partition.session.replica_id, request.fetch_offset, request.log_start_offset, now
@@ -146,6 +151,10 @@ class FollowerAnswers:
         progress.session = partition.session
         progress.broker_epoch = partition.session.replica_epoch
         partition.progress = progress
+        ours = self._diverging(partition, mirror) is None
+        progress.copied_to = request.fetch_offset if ours else UNKNOWN_OFFSET
+        if mirror.feed is not None:
+            mirror.feed.replica_moved(mirror)
 
     def answer(self, partition: SessionPartition, room: int, now: float, *, first: bool) -> FollowerAnswer:
         """The answer as of now. Changes nothing that the follower could notice: note_told does."""
@@ -156,8 +165,9 @@ class FollowerAnswers:
         )
         if isinstance(found, FollowerRefusal):
             result = FetchPartitionResult(index, found.error, current_leader=found.leader)
-            passing = found.passing and now < partition.patient_until
-            return FollowerAnswer(result, tell=True, now=True, again=True, passing=passing)
+            held = found.passing and now < partition.hold_until and self._switching(partition.key, index)
+            passing = held or (found.passing and now < partition.patient_until)
+            return FollowerAnswer(result, tell=True, now=True, again=True, passing=passing, held=held)
         mirror = found
         if partition.mirror is not mirror:
             partition.bind(mirror)
@@ -166,22 +176,32 @@ class FollowerAnswers:
             self._note_progress(partition, mirror, now)
             progress = partition.progress
         offset = request.fetch_offset
-        # All of a follower's data were below the source's high watermark when they were copied. A source leader that
-        # does not know that yet must not make the follower's go back; if the data is lost, DivergingEpoch says so.
+        # Without a feed all of a follower's data were below the source's high watermark when they were copied. A source
+        # leader that does not know that yet must not make the follower's go back; if the data is lost, DivergingEpoch says
+        # so.
         result = FetchPartitionResult(
             index,
             0,
-            max(mirror.high_watermark, offset),
+            max(mirror.high_watermark, offset) if mirror.feed is None else max(mirror.high_watermark, 0),
             mirror.last_stable_offset,
             min(mirror.log_start_offset, offset),
         )
         result.log_start_offset = max(min(result.log_start_offset, mirror.high_watermark), 0)
+        if mirror.spec.held:
+            # It may be given back: what its cluster's own brokers have before, they keep.
+            result.log_start_offset = min(result.log_start_offset, max(request.log_start_offset, 0))
         if mirror.failed is not None or progress is None:
             return self._kept(partition, result)
         diverging = self._diverging(partition, mirror)
         if diverging is not None:
             result.diverging = diverging
             return FollowerAnswer(result, tell=True, now=True, again=True)
+        if mirror.spec.held and offset > mirror.high_watermark:
+            # It did not say what it has there (before Fetch v12), and ours ends before: it asks where.
+            refused = FetchPartitionResult(index, OFFSET_OUT_OF_RANGE)
+            return FollowerAnswer(refused, tell=True, now=True, again=True)
+        if mirror.spec.held and offset < mirror.log_start_offset:
+            return self._kept(partition, result)  # it may be given back, and then it goes on there
         if progress.cursor is None and offset < mirror.log_start_offset:
             return self._behind(partition, mirror, result, now)
         reading = mirror.read_for(progress, min(request.max_bytes, room), at_least_one=first)
@@ -217,7 +237,16 @@ class FollowerAnswers:
             result.high_watermark != partition.high_watermark_sent
             or result.log_start_offset != partition.log_start_sent
         )
-        return FollowerAnswer(result, tell=news, now=partition.high_watermark_sent < usable)
+        mirror = partition.mirror
+        # Of a log that is fed each record brings a high watermark after it: as a broker's followers, ours hear of it with
+        # the next record. Not of one that ends there: no record comes, and a switch waits until all have heard.
+        fed = (
+            mirror is not None
+            and mirror.feed is not None
+            and mirror.fetch_until == MAX_OFFSET
+            and mirror.fed_cursor is not None
+        )
+        return FollowerAnswer(result, tell=news, now=not fed and partition.high_watermark_sent < usable)
 
     @staticmethod
     def _diverging(partition: SessionPartition, mirror: PartitionCopy) -> tuple[int, int] | None:
@@ -227,12 +256,21 @@ class FollowerAnswers:
         border = mirror.may_copy_from(partition.session.replica_id, offset)
         if border is not None:
             return session_epoch, border
-        last = request.last_fetched_epoch
+        last, taken = request.last_fetched_epoch, mirror.spec.taken
+        if last < 0 and taken is not None and partition.session.tells_epochs:
+            # It has records that no leader epoch is known of: behind the take-over they are not ours.
+            bare = offset > max(taken.end, request.log_start_offset)
+            return (taken.at(max(taken.end - 1, 0)), taken.end) if bare else None
         if last < 0 or last == session_epoch:
             return None
         if last > session_epoch:
             # Batches of a later epoch than any of ours: nothing of them is the source's.
             return session_epoch, min(mirror.high_watermark, offset)
+        if taken is not None:
+            found = taken.end_of(last, mirror.high_watermark)
+            # As Partition.readRecords: an epoch that we do not have diverges wherever its log ends.
+            diverges = found is not None and (found[0] < last or found[1] < offset)
+            return found if diverges else None
         if offset > mirror.spec.start_offset:
             # Data from before this mirror session: ours begins at the start offset.
             return last, mirror.spec.start_offset

@@ -1,7 +1,7 @@
 """ListOffsets and OffsetForLeaderEpoch as followers ask them (replica ids from 0 up).
 
 A follower that is out of range asks for LATEST and EARLIEST and truncates by the answers, so LATEST is the
-source's high watermark, never less than what is known to be there.
+source's high watermark, never less than what is known to be there: the log's end where that is fed beyond it.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ class FollowerOffsets:
         if not isinstance(found, PartitionCopy):
             return OffsetAnswer(asked.index, found.error)
         if asked.wanted == LATEST:
-            offset = found.high_watermark
+            offset = found.log_end_offset
         elif asked.wanted in (EARLIEST, EARLIEST_LOCAL):
             offset = found.log_start_offset
         else:
             return OffsetAnswer(asked.index, INVALID_REQUEST)
-        return OffsetAnswer(asked.index, 0, -1, offset, found.spec.session_epoch)
+        taken = found.spec.taken
+        epoch = found.spec.session_epoch if taken is None else taken.at(offset)
+        return OffsetAnswer(asked.index, 0, -1, offset, epoch)
 
     def offset_for_leader_epoch(self, exchange: Exchange, request: OffsetsRequest) -> None:
         topics = [
@@ -63,10 +65,15 @@ class FollowerOffsets:
             return OffsetAnswer(asked.index, found.error)
         epoch, session_epoch = asked.wanted, found.spec.session_epoch
         if epoch == session_epoch:
-            end = found.high_watermark
+            end = found.log_end_offset
             border = found.untruncated.get(replica_id)
             end = end if border is None else min(end, border)
             return OffsetAnswer(asked.index, 0, -1, end, epoch)
+        if 0 <= epoch < session_epoch and found.spec.taken is not None:
+            known = found.spec.taken.end_of(epoch, found.high_watermark)
+            return (
+                OffsetAnswer(asked.index, 0, -1, known[1], known[0]) if known else OffsetAnswer(asked.index)
+            )
         if 0 <= epoch < session_epoch:
             return OffsetAnswer(asked.index, 0, -1, found.spec.start_offset, epoch)
         return OffsetAnswer(asked.index)

@@ -29,6 +29,7 @@ class SessionPartition:
 
     __slots__ = (
         "high_watermark_sent",
+        "hold_until",
         "index",
         "key",
         "log_start_sent",
@@ -50,6 +51,8 @@ class SessionPartition:
         self.log_start_sent = -1
         #: Until then its follower is not told of an error that may be over in a moment (monotonic).
         self.patient_until = 0.0
+        #: The same while a switch is about to make the partition ours, whatever the follower's own patience.
+        self.hold_until = 0.0
 
     def bind(self, mirror: PartitionCopy | None) -> None:
         """Listen to this mirror partition from now on, and to no other."""
@@ -75,6 +78,9 @@ class FollowerFetchSession:
         #: Epoch of the broker incarnation that fetches, -1 before Fetch v15 (KIP-903).
         self.replica_epoch = -1
         self.by_id = by_id
+        #: Whether its fetches say of which leader epoch its last batch is (from Fetch v12 on, KIP-595). A follower that
+        #: speaks an older one asks with OffsetForLeaderEpoch where to truncate.
+        self.tells_epochs = True
         self.epoch = 1
         self.last_used = now
         self.partitions: dict[PartitionKey, SessionPartition] = {}

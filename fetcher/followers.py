@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from fetcher.budget import Charge
 from fetcher.doubts import AskEnds, Doubts
-from fetcher.follower_answers import FollowerAnswer, FollowerAnswers
+from fetcher.follower_answers import FollowerAnswer, FollowerAnswers, Switching
 from fetcher.follower_offsets import FollowerOffsets
 from fetcher.follower_sessions import (
     FINAL_EPOCH,
@@ -32,10 +32,14 @@ from wire.metadata.image import ClusterImage
 from wire.server.listener import Exchange, ServerConnection
 
 FIRST_ID_VERSION = 13
+_FIRST_WITH_EPOCHS = 12
 _CONNECTION_KEY = "fetcher.follower"
 _LONGEST_WAIT = 30.0
 # At most, of a fetch that would wait as long for records: how long a partition that is just coming is waited for.
 _PATIENCE = 1.0
+# The same for one that a switch is about to make ours: longer than the fetch would wait, if need be.
+_HOLD = 5.0
+_LOOK_AGAIN = 0.1
 # Timers go by the time of the event loop's turn, which is a little behind.
 _A_MOMENT = 0.02
 
@@ -93,13 +97,15 @@ class FollowerServer:
         session_limit: int = 1000,
         max_response_bytes: int = 16 << 20,
         ends: AskEnds | None = None,
+        switching: Switching = lambda _topic, _index: False,
     ) -> None:
-        """ends: asks the target's brokers where their logs begin and end."""
+        """ends: asks the target's brokers where their logs begin and end. switching: whether a switch is about to make a
+        partition ours."""
         self.sessions = SessionCache(session_limit)
         self._directory = directory
         self._image = image
         self._doubts = None if ends is None else Doubts(ends)
-        self._answers = FollowerAnswers(directory, image, broker_id, self._doubts)
+        self._answers = FollowerAnswers(directory, image, broker_id, self._doubts, switching)
         self._offsets = FollowerOffsets(self._answers)
         self._max_response_bytes = max_response_bytes
         self.fetches = 0
@@ -115,7 +121,7 @@ class FollowerServer:
         # The follower asks again, so what it was sent last has arrived.
         state.drop_charges()
         if state.waiting is not None:
-            self._finish(state.waiting)
+            self._finish(state.waiting, forced=True)
         by_id = request.version >= FIRST_ID_VERSION
         known = self._answers.knows(request.replica_id, request.replica_epoch)
         full = request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH)
@@ -139,10 +145,12 @@ class FollowerServer:
         session.connection = exchange.connection
         session.last_used = now
         session.replica_epoch = request.replica_epoch
+        session.tells_epochs = request.version >= _FIRST_WITH_EPOCHS
         # Without a session every fetch names every partition: one that never comes would hold up all others each time.
         patient_until = now + min(request.max_wait_ms / 1000, _PATIENCE) if session.id else now
         for partition in session.update(request):
             partition.patient_until = patient_until
+            partition.hold_until = now + _HOLD if session.id else now
             self._answers.note_fetch(partition, now)
         if not full and not session.partitions:
             self.sessions.remove(session.id)
@@ -193,10 +201,12 @@ class FollowerServer:
         if waiting.state.waiting is waiting:
             self._try_answer(waiting, time.monotonic(), last_chance=False)
 
-    def _finish(self, waiting: _Waiting) -> None:
-        """Time is up (or the follower asks again): answer with what there is."""
-        if waiting.state.waiting is waiting:
-            self._try_answer(waiting, time.monotonic(), last_chance=True)
+    def _finish(self, waiting: _Waiting, *, forced: bool = False) -> None:
+        """Time is up (or the follower asks again, `forced`): answer with what there is."""
+        if waiting.state.waiting is not waiting:
+            return
+        if not self._try_answer(waiting, time.monotonic(), last_chance=True, forced=forced):
+            waiting.timer = asyncio.get_running_loop().call_later(_LOOK_AGAIN, self._finish, waiting)
 
     def _stop_waiting(self, waiting: _Waiting) -> None:
         if waiting.timer is not None:
@@ -208,7 +218,7 @@ class FollowerServer:
 
     # --- answers
 
-    def _try_answer(self, waiting: _Waiting, now: float, *, last_chance: bool) -> bool:
+    def _try_answer(self, waiting: _Waiting, now: float, *, last_chance: bool, forced: bool = False) -> bool:
         session = waiting.session
         request = waiting.request
         room = min(request.max_bytes, self._max_response_bytes)
@@ -220,7 +230,7 @@ class FollowerServer:
             if size >= room and not waiting.full:
                 break
             answer = self._answers.answer(partition, max(room - size, 0), now, first=size == 0)
-            if answer.passing and not last_chance:
+            if answer.passing and (not last_chance or (answer.held and not forced)):
                 waiting.patient = True
                 if waiting.full:
                     return False  # an answer without a session before it has to name every partition

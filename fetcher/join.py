@@ -9,7 +9,7 @@ may be gone; then the last one before it that is left is asked, and nothing spea
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fetcher.epochs import EpochHistory
@@ -18,6 +18,7 @@ from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
 from wire.frames.batch import BatchHeader, iter_batch_headers
 from wire.frames.fetch import FetchPartition, FetchRequest
+from wire.frames.fetch_response import FetchedPartition
 from wire.frames.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,23 @@ async def _last_before(
 
 async def _batch_at(cluster: Cluster, node_id: int, tp: TopicPartition, offset: int) -> BatchHeader:
     """The source's batch with an offset; if its cleaner took that, the next one."""
+    frame, parts = await _fetched(cluster, node_id, tp, offset)
+    for part in parts:
+        for header in iter_batch_headers(frame, part.records_start, part.records_end):
+            return header
+    raise LinkerError(f"the source answered nothing at offset {offset} of {tp}")
+
+
+async def high_watermark_at(cluster: Cluster, node_id: int, tp: TopicPartition, offset: int) -> int:
+    """That of a source broker, as it tells it to whoever fetches from an offset."""
+    for part in (await _fetched(cluster, node_id, tp, offset))[1]:
+        return part.high_watermark
+    raise LinkerError(f"the source answered nothing at offset {offset} of {tp}")
+
+
+async def _fetched(
+    cluster: Cluster, node_id: int, tp: TopicPartition, offset: int
+) -> tuple[memoryview, Sequence[FetchedPartition]]:
     request = FetchRequest(
         version=_VERSION,
         max_bytes=_BYTES,
@@ -99,9 +117,7 @@ async def _batch_at(cluster: Cluster, node_id: int, tp: TopicPartition, offset: 
     for part in answer.partitions:
         if part.error:
             raise BrokerError(part.error, api="fetch", version=_VERSION, topic_partition=tp, offset=offset)
-        for header in iter_batch_headers(frame, part.records_start, part.records_end):
-            return header
-    raise LinkerError(f"the source answered nothing at offset {offset} of {tp}")
+    return frame, answer.partitions
 
 
 def settle(

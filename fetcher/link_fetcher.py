@@ -20,6 +20,7 @@ from fetcher.idle_partitions import sibling_slot
 from fetcher.join import refused_in_range, settle
 from fetcher.latency import ReplicationLatency
 from fetcher.partition_copy import PartitionCopy, PartitionCursor
+from fetcher.progress import UNKNOWN_OFFSET
 from fetcher.resolve import Resolver, SourceVerdict
 from fetcher.resolve_queue import Offsets, ResolveQueue, pause_after
 from fetcher.source_fetcher import SourceFetcher
@@ -129,8 +130,19 @@ class LinkFetcher:
             self.directory.add(mirror)
             self.partitions[mirror.tp] = mirror
             added.append(mirror)
+            if spec.held and spec.taken is not None:
+                # Nobody is asked: the log ends where it was taken over. Its open transactions are not known.
+                mirror.load(spec.taken.end, UNKNOWN_OFFSET, spec.start_offset, time.monotonic())
             self._queue.put(mirror)
         return added
+
+    def release(self, tps: Iterable[TopicPartition]) -> None:
+        """The source of partitions that were held goes on, and is read from now on."""
+        for tp in tps:
+            mirror = self.partitions.get(tp)
+            if mirror is not None and mirror.spec.held:
+                mirror.release()
+                self._queue.put(mirror)
 
     def remove(self, tps: Iterable[TopicPartition]) -> None:
         """Stop mirroring; fetches in flight are dropped. Unknown partitions are ignored."""
@@ -164,6 +176,8 @@ class LinkFetcher:
 
     def cursor_opened(self, cursor: PartitionCursor) -> None:
         mirror = cursor.mirror
+        if mirror.spec.held:
+            return
         node = (
             None if mirror in self._queue else self._resolver.choose(mirror, leader_only=cursor.leader_only)
         )
@@ -217,10 +231,16 @@ class LinkFetcher:
 
     def diverged(self, cursor: PartitionCursor, fetcher: SourceFetcher, epoch: int, end_offset: int) -> None:
         """The source's log ends, for our epoch, before where we read: it lost data (or the replica lags)."""
-        mirror = cursor.mirror
         if self._keep_to_the_leader(cursor, fetcher):
             self._displace(cursor)
-            return
+        else:
+            self.leader_diverged(cursor, fetcher, epoch, end_offset)
+
+    def leader_diverged(
+        self, cursor: PartitionCursor, fetcher: SourceFetcher, epoch: int, end_offset: int
+    ) -> None:
+        """The same, and it is the leader who says so."""
+        mirror = cursor.mirror
         own_end = mirror.end_of_source_epoch(epoch)
         offset = end_offset if own_end is None else min(end_offset, own_end)
         if end_offset >= cursor.position and epoch < cursor.last_epoch:
@@ -348,7 +368,7 @@ class LinkFetcher:
     # --- what the resolve queue found ---
 
     def _is_ours(self, mirror: PartitionCopy) -> bool:
-        return self.partitions.get(mirror.tp) is mirror and mirror.failed is None
+        return self.partitions.get(mirror.tp) is mirror and mirror.failed is None and not mirror.spec.held
 
     def _located(self, mirror: PartitionCopy, offsets: Offsets) -> None:
         """The source said where the partition's log begins and ends, or why it does not."""
@@ -383,6 +403,8 @@ class LinkFetcher:
 
     def _place_cursors(self, mirror: PartitionCopy) -> None:
         for cursor in list(mirror.cursors):
+            if cursor.fed:
+                continue
             node = self._resolver.choose(mirror, leader_only=cursor.leader_only)
             if node is None:
                 self._queue.put_again(mirror)

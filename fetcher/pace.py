@@ -11,7 +11,6 @@ from typing import Final
 from fetcher.source_ports import FetchLimits
 
 #: A window may get room any moment, and a long poll for other cursors would keep it waiting.
-_SHORTEST_POLL_MS: Final = 5
 _LONGEST_SHORT_POLL_MS: Final = 50
 #: After an answer that refuses the request as a whole.
 _REFUSED: Final = 0.1
@@ -25,7 +24,7 @@ class Pace:
         self._not_before = 0.0
         self._sent_at = 0.0
         self._small = 0
-        self._short_poll_ms = _SHORTEST_POLL_MS
+        self._short_poll_ms = limits.short_poll_ms
 
     def delay(self, now: float) -> float:
         """Seconds until the next request may be sent, 0 or less if it may now."""
@@ -36,7 +35,7 @@ class Pace:
         not among those that it names.
         """
         if not some_full:
-            self._short_poll_ms = _SHORTEST_POLL_MS
+            self._short_poll_ms = self._limits.short_poll_ms
             return self._limits.max_wait_ms
         wait = min(self._short_poll_ms, self._limits.max_wait_ms)
         self._short_poll_ms = min(self._short_poll_ms * 2, _LONGEST_SHORT_POLL_MS)
@@ -58,4 +57,4 @@ class Pace:
         self._not_before = max(self._not_before, now + _REFUSED)
 
     def records_came(self) -> None:
-        self._short_poll_ms = _SHORTEST_POLL_MS
+        self._short_poll_ms = self._limits.short_poll_ms

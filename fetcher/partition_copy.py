@@ -10,7 +10,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 from fetcher.cursor import Cursor
 from fetcher.cursors import CursorHost, Cursors
@@ -20,6 +22,15 @@ from fetcher.progress import UNKNOWN_OFFSET, FollowerLogs, FollowerProgress, Tru
 from fetcher.spec import FetcherEvents, MirrorSpec
 from fetcher.window import WindowChunk, WindowRead
 from wire.frames.types import TopicPartition
+
+MAX_OFFSET = (1 << 63) - 1
+
+
+class Feed(Protocol):
+    """The follower at the source that reads for a partition (in_sync.py)."""
+
+    def replica_moved(self, mirror: PartitionCopy) -> None:
+        """A replica has shown where it is."""
 
 
 class PartitionCopy:
@@ -62,6 +73,11 @@ class PartitionCopy:
         self.follower_logs = FollowerLogs()
         self.untruncated = TruncationDebts(spec.untruncated)
         self.listeners: set[Callable[[PartitionCopy], None]] = set()
+        #: Set once records beyond the source's high watermark may come: then only that one is told to followers, however
+        #: far they are.
+        self.feed: Feed | None = None
+        #: Nothing from here on is asked of the source.
+        self.fetch_until = MAX_OFFSET
         self.bytes_fetched = 0
         #: Fetched for the first time: bytes_fetched / bytes_mirrored is the price of cursors and re-reads.
         self.bytes_mirrored = 0
@@ -98,8 +114,33 @@ class PartitionCopy:
         return self._cursors.open
 
     @property
+    def fed_cursor(self) -> PartitionCursor | None:
+        """The one that is read as a replica of the source reads."""
+        return next((cursor for cursor in self.cursors if cursor.fed), None)
+
+    @property
+    def log_end_offset(self) -> int:
+        """Where the log ends for replicas: beyond the source's high watermark if records came that are not committed yet."""
+        if self.fetch_until != MAX_OFFSET:
+            return max(self.high_watermark, self.fetch_until)
+        fed = self.fed_cursor
+        return self.high_watermark if fed is None else max(self.high_watermark, fed.position)
+
+    def held_by(self, replicas: Collection[int], offset: int) -> bool:
+        """Whether each of the replicas has all before `offset`, and nothing that it has to truncate first. Not if there are
+        none: then nobody has it."""
+        return bool(replicas) and all(
+            replica not in self.untruncated
+            and (progress := self.followers.get(replica)) is not None
+            and progress.copied_to >= offset
+            for replica in replicas
+        )
+
+    @property
     def may_fetch(self) -> bool:
-        return self.loaded and self.failed is None and not self.paused and not self.closed
+        return (
+            self.loaded and self.failed is None and not self.paused and not self.closed and not self.spec.held
+        )
 
     def replicas_may_come(self, now: float) -> bool:
         """Some replica was not heard of yet, and followers have not been served for long."""
@@ -188,6 +229,8 @@ class PartitionCopy:
         if noted is EpochNoted.REPLACED:
             # Most logs have many epochs: one that begins where nothing was copied yet has replaced nothing.
             known = self._mirrored_to > offset
+            if known and self._lost_what_was_taken(offset):
+                return
             if known:
                 # Nobody told us of the truncation but this batch: the answer it came in knows the new end.
                 self._mirrored_to = offset
@@ -210,6 +253,8 @@ class PartitionCopy:
 
     def truncate(self, offset: int) -> None:
         """The source no longer has anything from `offset` on: nor may the followers."""
+        if self._lost_what_was_taken(offset):
+            return
         self._epochs.truncate(offset)
         self.high_watermark = min(self.high_watermark, offset)
         self.last_stable_offset = min(self.last_stable_offset, offset)
@@ -219,7 +264,24 @@ class PartitionCopy:
         self._events.source_truncated(self.tp, offset, tuple(sorted(self.untruncated)))
         self.notify()
 
+    def _lost_what_was_taken(self, offset: int) -> bool:
+        """The target's own brokers led the partition up to a place behind that: they have what the source lost, and
+        nothing that comes from there instead is what they wrote."""
+        taken = self.spec.taken
+        if taken is None or offset >= taken.end:
+            return False
+        self.fail(
+            f"the source lost records of {self.tp} from offset {offset} on, below {taken.end}, where the partition was "
+            "taken over from the brokers of this cluster: they have them"
+        )
+        return True
+
     # --- followers
+
+    def gather(self, cursor: PartitionCursor) -> None:
+        """Followers that wait elsewhere, for what only this cursor has, are told that it is here."""
+        if self._cursors.gather(cursor):
+            self.notify()
 
     def follower_fetched(
         self, replica: int, offset: int, log_start_offset: int, now: float
@@ -328,10 +390,16 @@ class PartitionCopy:
         """
         at_end = False
         for cursor in self.cursors:
-            reading = cursor.window.read(offset, min(max_bytes, self.spec.segment_bytes))
+            reading = cursor.window.read(
+                offset, min(max_bytes, self.spec.segment_bytes), until=self.high_watermark
+            )
             if reading is not None:
                 return reading.views, reading.size
-            at_end = at_end or (offset == cursor.position >= self.high_watermark and cursor.followed)
+            # A window that is fed goes on beyond the high watermark, where this reader finds nothing.
+            here = offset == cursor.position or (
+                cursor.fed and self.high_watermark <= offset < cursor.position
+            )
+            at_end = at_end or (here and cursor.position >= self.high_watermark and cursor.followed)
         return ([], 0) if at_end else None
 
     def read_for(
@@ -368,6 +436,13 @@ class PartitionCopy:
         self.failed = reason
         self._cursors.drop()
         self._events.failed(self.tp, reason)
+        self.notify()
+
+    def release(self) -> None:
+        """The source goes on from here: it is read from now on."""
+        self.spec = replace(self.spec, held=False)
+        self.end_known = self.heard = False
+        self._cursors.changed()
         self.notify()
 
     def pause(self) -> None:

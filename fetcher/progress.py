@@ -73,6 +73,7 @@ class FollowerProgress:
     __slots__ = (
         "broker_epoch",
         "caught_up_monotonic",
+        "copied_to",
         "cursor",
         "fetch_offset",
         "high_watermark_sent",
@@ -89,6 +90,8 @@ class FollowerProgress:
     def __init__(self, log: FollowerLog) -> None:
         self.log = log
         self.fetch_offset = UNKNOWN_OFFSET
+        #: The same, if its fetch showed no batches of another log; a position alone says nothing of that.
+        self.copied_to = UNKNOWN_OFFSET
         #: Where the batches end that it was answered last; what it asks for next says whether it took them.
         self.told_to = UNKNOWN_OFFSET
         #: The timestamp of the last of these batches, and of the last one that it has, as far as known: milliseconds, or -1.

@@ -10,11 +10,15 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from fetcher.join import Doubt, source_joins
+from fetcher.join import Doubt, high_watermark_at, source_joins
 from fetcher.partition_copy import PartitionCopy
 from wire.client.cluster import Cluster, PartitionMetadata
 from wire.errors import LinkerError, error_name
-from wire.frames.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
+from wire.frames.error_codes import (
+    OFFSET_NOT_AVAILABLE,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from wire.frames.list_offsets import EARLIEST, LATEST
 from wire.frames.types import ZERO_TOPIC_ID, Node, TopicPartition, topic_id_str
 from wire.task_group import TaskGroup
@@ -71,14 +75,21 @@ class Resolver:
     def needs_offsets(self, mirror: PartitionCopy) -> bool:
         return not mirror.loaded or mirror.tp in self._ask_offsets
 
-    async def offsets(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int] | str]:
-        """Where each log begins and ends (its high watermark), or why that is not known."""
+    async def offsets(
+        self, tps: Collection[TopicPartition], followed: Collection[TopicPartition] = ()
+    ) -> dict[TopicPartition, tuple[int, int] | str]:
+        """Where each log begins and ends (its high watermark), or why that is not known. A new leader does not tell the end
+        before its whole ISR has all of an earlier epoch. Where this may wait for us (`followed`), what it has by now is
+        told: a high watermark that is too low, as its own followers are told it."""
         earliest = await self._cluster.list_offsets(dict.fromkeys(tps, EARLIEST), timeout=_OFFSETS_TIMEOUT)
         latest = await self._cluster.list_offsets(dict.fromkeys(tps, LATEST), timeout=_OFFSETS_TIMEOUT)
         found: dict[TopicPartition, tuple[int, int] | str] = {}
         doubtful: list[tuple[TopicPartition, int, int]] = []
         for tp in tps:
             first, last = earliest.get(tp), latest.get(tp)
+            if tp in followed and first and not first.error and last and last.error == OFFSET_NOT_AVAILABLE:
+                found[tp] = await self._told_to_followers(tp, first.offset)
+                continue
             if first is None or last is None or first.error or last.error:
                 code = next((r.error for r in (first, last) if r is not None and r.error), -1)
                 found[tp] = f"the source does not tell the offsets of {tp}: {error_name(code)}"
@@ -99,6 +110,15 @@ class Resolver:
                 group.create_task(look_up(*one))
         self._ask_offsets.difference_update(tp for tp, one in found.items() if not isinstance(one, str))
         return found
+
+    async def _told_to_followers(self, tp: TopicPartition, start: int) -> tuple[int, int] | str:
+        leader = self._cluster.leader(tp)
+        if leader is None:
+            return f"nobody leads {tp} at the source"
+        try:
+            return start, await high_watermark_at(self._cluster, leader.id, tp, start)
+        except LinkerError as error:
+            return str(error)
 
     async def _look_up(self, tp: TopicPartition, earliest: int, latest: int) -> None:
         """Whether the source has the batches that were read before the places in doubt."""

@@ -102,7 +102,8 @@ class ResolveQueue:
     async def _ask_offsets(self, mirrors: dict[TopicPartition, PartitionCopy]) -> None:
         found: dict[TopicPartition, Offsets]
         try:
-            found = await self._resolver.offsets(mirrors.keys())
+            followed = {tp for tp, one in mirrors.items() if one.feed is not None and not one.loaded}
+            found = await self._resolver.offsets(mirrors.keys(), followed)
         except LinkerError as error:
             found = dict.fromkeys(mirrors, str(error))
         finally:

@@ -39,6 +39,8 @@ from wire.frames.types import Node
 
 #: Seconds beyond a long poll's own time after which a node that has not answered is one that nobody should rely on.
 _SILENT = 0.5
+#: Seconds that the replicas of what came last are waited for before others are asked for without it.
+_REPLICAS_WITHIN = 0.01
 #: Seconds that a link's rate may put off the next fetch for without anybody who waits for records minding.
 _FELT = 0.05
 
@@ -56,7 +58,9 @@ class SourceFetcher:
         client_id: str,
         rack: str,
         rate: SourceRate | None = None,
+        replica: Callable[[], tuple[int, int] | None] | None = None,
     ) -> None:
+        """`replica`: the broker id and epoch in the source's cluster to fetch with as a replica, if they are known."""
         self.node = node
         self.slot = slot
         self.connected = False
@@ -67,6 +71,11 @@ class SourceFetcher:
         self._client_id = client_id
         self._rack = rack
         self._rate = rate
+        self._replica = replica
+        #: Got records with the last answer, which all replicas are about to have: worth a moment until the next request.
+        self._awaited: set[PartitionCursor] = set()
+        #: Read beyond what the source has told to be committed: it may tell more any moment.
+        self._uncommitted: set[PartitionCursor] = set()
         self._asked = CursorSession()
         self._change_over = ChangeOver(self, owner.sibling, limits)
         self._kept = SourceConnection(
@@ -131,6 +140,9 @@ class SourceFetcher:
     def remove(self, cursor: PartitionCursor) -> None:
         """Forget a cursor; an answer for it that is still under way will be dropped."""
         self._asked.remove(cursor)
+        self._uncommitted.discard(cursor)
+        if cursor in self._awaited:
+            self.release(cursor)
         if cursor.fetcher is self:
             cursor.fetcher = None
 
@@ -139,6 +151,14 @@ class SourceFetcher:
         self._asked.touch(cursor)
         self._schedule()
         self._note_life(cursor, self._loop.time())
+
+    def release(self, cursor: PartitionCursor) -> None:
+        """All replicas have what the cursor has read: the source may be told."""
+        self._asked.touch(cursor)
+        self._awaited.discard(cursor)
+        if not self._awaited:
+            self._send_now()
+            self._schedule()
 
     def _note_life(self, cursor: PartitionCursor, now: float) -> None:
         cursor.active_at = now
@@ -149,7 +169,9 @@ class SourceFetcher:
         """Whether the node is asked for the cursor, and has answered lately: it would not have kept a record to itself. Nor
         would we, for want of memory or for the link's rate.
         """
-        if self._connection is None or self._short_of_memory or not self._asked.asks_for(cursor):
+        if self._connection is None or self._short_of_memory:
+            return False
+        if not cursor.held and not self._asked.asks_for(cursor):
             return False
         if self._rate is not None and self._rate.debt > _FELT:
             return False
@@ -213,7 +235,7 @@ class SourceFetcher:
         self._send()
 
     def _send_now(self) -> None:
-        """The link's rate holds nobody back any more."""
+        """The link's rate, or a replica, holds nobody back any more."""
         if self._put_off is not None:
             self._forget_timer()
             self._scheduled = False
@@ -233,11 +255,18 @@ class SourceFetcher:
         delay = self._pace.delay(now)
         if self._rate is not None and len(asked):
             delay = self._rate.put_off(delay)
+        replica = None if self._replica is None else self._replica()
+        if self._replica is not None:
+            if replica is None:
+                return  # who looks after it tries again
+            if self._awaited:
+                delay = max(delay, self._answered_at + _REPLICAS_WITHIN - now)
         if delay > 0:
             self._forget_timer()
             self._scheduled = True
             self._put_off = self._loop.call_later(delay, self._send_scheduled)
             return
+        self._awaited.clear()
         self._change_over.take(now)
         self._change_over.part_with_idle(now)
         asked.apply(self._version, self._limits.partition_bytes)
@@ -259,7 +288,8 @@ class SourceFetcher:
         if request is None:
             self._give_back()
             return
-        max_wait = self._pace.max_wait_ms(some_full=asked.some_full)
+        max_wait = self._pace.max_wait_ms(some_full=asked.some_full or bool(self._uncommitted))
+        replica_id, replica_epoch = replica or (-1, -1)
         correlation_id = connection.next_correlation_id()
         version = self._version if self._asked.by_id else MIN_VERSION
         frame = encode_fetch_request(
@@ -268,6 +298,8 @@ class SourceFetcher:
             self._client_id,
             FetchRequest(
                 version=version,
+                replica_id=replica_id,
+                replica_epoch=replica_epoch,
                 max_wait_ms=max_wait,
                 min_bytes=1,
                 max_bytes=asked.records_within(size),
@@ -276,7 +308,7 @@ class SourceFetcher:
                 topics=request.topics,
                 forgotten=request.forgotten,
                 # With a rack the leader would send these cursors away again.
-                rack_id="" if asked.some_leader_only else self._rack,
+                rack_id="" if replica or asked.some_leader_only else self._rack,
             ),
         )
         self._deadline = now + max_wait / 1000 + self._limits.request_timeout
@@ -353,6 +385,7 @@ class SourceFetcher:
                         continue
                 mirror = cursor.mirror
                 end, position, appended = mirror.high_watermark, cursor.position, cursor.appended
+                log_start = mirror.log_start_offset
                 news = mirror.note_answer(part.high_watermark, part.last_stable_offset, part.log_start_offset)
                 if part.records_end > part.records_start:
                     if charge is None:
@@ -360,6 +393,8 @@ class SourceFetcher:
                     news = self._take_records(cursor, part, frame, charge) or news
                 else:
                     cursor.failures = 0
+                if cursor.fed:
+                    self._note_fed(cursor, log_start)
                 if growth is not None:
                     growth.note(cursor, end, position, appended)
                 if mirror.trouble is not None and not cursor.failures:
@@ -388,7 +423,17 @@ class SourceFetcher:
         cursor.woke |= self.quiet
         self._note_life(cursor, self._answered_at)
         self._pace.records_came()
+        if cursor.held:
+            self._awaited.add(cursor)
         return True
+
+    def _note_fed(self, cursor: PartitionCursor, log_start: int) -> None:
+        if cursor.mirror.high_watermark < cursor.position:
+            self._uncommitted.add(cursor)
+        else:
+            self._uncommitted.discard(cursor)
+        if cursor.mirror.log_start_offset != log_start:
+            self._asked.touch(cursor)  # the leader is told of ours
 
     def _take_trouble(self, cursor: PartitionCursor, part: FetchedPartition) -> None:
         if part.error:

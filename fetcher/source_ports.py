@@ -14,6 +14,8 @@ class FetchLimits:
     max_wait_ms: int = 500
     request_timeout: float = 30.0
     reconnect_backoff: tuple[float, float] = (0.1, 5.0)
+    #: The first of the polls that are short because something may change any moment.
+    short_poll_ms: int = 5
     #: From the request that brought less than `small_answer` bytes, and less than half of what it asked for, until the
     #: next one, in seconds. A stream of small writes is copied several at a time then, by the source and by followers.
     small_answer_interval: float = 0.005

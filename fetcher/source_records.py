@@ -12,6 +12,7 @@ from wire.errors import MalformedFrame
 from wire.frames.batch import Walk, patch_batches
 from wire.frames.fetch import FetchedPartition
 from wire.frames.framing import SCRATCH_MAX
+from wire.frames.leader_epochs import BatchSpansEnd
 
 _MAX_OFFSET = (1 << 63) - 1
 
@@ -29,10 +30,14 @@ def take_records(
     cursor: PartitionCursor, part: FetchedPartition, frame: memoryview, charge: Charge, partition_bytes: int
 ) -> bool:
     """Whether there were some for the cursor's window, which has them now. MalformedFrame if they are no records."""
-    walk, chunks = _read(cursor, part, frame, charge, partition_bytes)
+    mirror = cursor.mirror
+    try:
+        walk, chunks = _read(cursor, part, frame, charge, partition_bytes)
+    except BatchSpansEnd as error:
+        mirror.fail(f"the source's log of {mirror.tp} is not the one that was taken over: {error}")
+        return False
     if not chunks:
         return False
-    mirror = cursor.mirror
     segment_bytes = mirror.spec.segment_bytes
     if walk.largest > segment_bytes:
         # Given to a follower it would fail the partition there, until a new leader epoch and without a word.
@@ -59,7 +64,11 @@ def _read(
         frame = memoryview(bytearray(frame[start:end]))
         start, end = 0, len(frame)
     chunk_bytes = min(partition_bytes, spec.segment_bytes)
-    walk: Walk = patch_batches(frame, start, end, spec.session_epoch, chunk_bytes, cursor.last_epoch)
+    walk: Walk
+    if spec.taken is None:
+        walk = patch_batches(frame, start, end, spec.session_epoch, chunk_bytes, cursor.last_epoch)
+    else:
+        walk = spec.taken.stamp(frame, start, end, chunk_bytes, cursor.last_epoch)
     if walk.next_offset > _MAX_OFFSET:
         # No fetch request could ask for what follows. A batch's base offset is outside its CRC.
         raise MalformedFrame(

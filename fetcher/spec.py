@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from wire.frames.leader_epochs import LeaderEpochs
 from wire.frames.types import TopicId, TopicPartition
 
 
@@ -39,6 +40,11 @@ class MirrorSpec:
     """The topic's name at the source, if it is another one than at the target."""
     untruncated: tuple[tuple[int, int], ...] = ()
     """(replica, offset): followers that have not yet acknowledged a truncation of the source."""
+    taken: LeaderEpochs | None = None
+    """Of a partition that the target's own brokers led before: its epochs until then, and where it was taken over. The
+    source has the same log up to there, under epochs of its own."""
+    held: bool = False
+    """The source has nothing behind that place yet, and is not to be asked: the partition is being switched."""
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -68,8 +68,11 @@ class Window:
         self.bytes += chunk.size
         self.next_offset = chunk.next_offset
 
-    def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> WindowRead | None:
-        """Whole batches from the one that holds `offset`; None when there is nothing at or after it here.
+    def read(
+        self, offset: int, max_bytes: int, *, at_least_one: bool = True, until: int | None = None
+    ) -> WindowRead | None:
+        """Whole batches from the one that holds `offset`, up to offset `until`; None when there is nothing at or after it
+        here.
 
         Never more than max_bytes, except that with at_least_one the first batch comes whatever its size.
         """
@@ -90,6 +93,12 @@ class Window:
                 if skip:
                     view = view[skip:]
                     length -= skip
+            if until is not None and next_offset > until:
+                view = _clip_to(view, until)
+                length = len(view)
+                if not length:
+                    break
+                next_offset = _end_offset(view)
             room = max_bytes - size
             if length > room or next_offset - offset > MAX_OFFSET_SPAN:
                 view = _clip(view, room, offset, first=not views, at_least_one=at_least_one)
@@ -183,6 +192,16 @@ def _clip(view: memoryview, room: int, offset: int, *, first: bool, at_least_one
         end = header.end
         if not fits:
             break
+    return view[:end]
+
+
+def _clip_to(view: memoryview, until: int) -> memoryview:
+    """The whole batches of `view` that end at offset `until` or before."""
+    end = 0
+    for header in iter_batch_headers(view, 0, len(view)):
+        if header.next_offset > until:
+            break
+        end = header.end
     return view[:end]
 
 

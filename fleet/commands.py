@@ -40,6 +40,7 @@ class _Pending:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     errors: dict[Holder, str] = field(default_factory=dict)
     again: set[Holder] = field(default_factory=set)
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
 
 
 class Commands:
@@ -140,9 +141,25 @@ class Commands:
         """Undo `hold`: held produces are forwarded, or answered with the new leader if there is one."""
         await self._until_done("release", link, tps, timeout, {broker})
 
+    async def stop_following(
+        self, link: str, tps: Collection[TopicPartition], sidecar: int, *, timeout: float
+    ) -> dict[TopicPartition, int]:
+        """One sidecar, which follows them at the source, asks for nothing more; the end of each, once the replicas of their
+        mirrors have it. FleetIncomplete if it does not tell in time."""
+        pending = await self._until_done("stop_following", link, tps, timeout, {sidecar})
+        if set(pending.ends) < set(tps):
+            why = next(iter(pending.errors.values()), "it is away, or does not answer in time")
+            raise FleetIncomplete(f"where the source ends is not known: sidecar {sidecar}: {why}")
+        return pending.ends
+
+    def follow_again(self, link: str, tps: Collection[TopicPartition]) -> None:
+        """Undo `stop_following`, whoever carried it out. Not waited for: the state tells it, too, in the end."""
+        brokers = {x.holder for x in self._roster.members.values()}
+        self._pending.pop(self._command("follow_again", link, tps, 0.0, brokers, everybody=False).message.id)
+
     async def _until_done(
         self, what: str, link: str, tps: Collection[TopicPartition], timeout: float, brokers: set[int]
-    ) -> None:
+    ) -> _Pending:
         holders = {x.holder for x in self._roster.members.values() if x.hello.broker_id in brokers}
         pending = self._command(what, link, tps, timeout, holders, everybody=False)
         deadline = self._clock() + timeout
@@ -155,7 +172,7 @@ class Commands:
                     if not self._roster.is_dead(x.hello.broker_id, now)
                 }
                 if not pending.waiting or now >= deadline:
-                    return
+                    return pending
                 await until_set(pending.changed, min(deadline - now, _TICK))
         finally:
             self._pending.pop(pending.message.id, None)
@@ -193,6 +210,8 @@ class Commands:
         pending = self._pending.get(done.command)
         if pending is None:
             return
+        if member.holder in pending.waiting:
+            pending.ends |= {TopicPartition(topic, index): end for topic, index, end in done.ends or ()}
         if done.error is None:
             pending.waiting.discard(member.holder)
             pending.errors.pop(member.holder, None)

@@ -243,6 +243,7 @@ class FleetController(Roster):
                 else self._settings.lease,
                 draining=known is not None and known.draining and same_process,
                 leaving=known is not None and known.leaving and same_process,
+                sources=tuple(sorted(hello.sources)),
             )
         )
 
@@ -299,7 +300,6 @@ class FleetController(Roster):
                 if self.members.get(member.hello.broker_id) is not member:
                     continue
                 self.leases.renewed(member.holder, now)
-                member.lease_until = self.leases.until(member.holder)
                 self.send(member, m.Renewed(n=number, controller_epoch=self.controller.controller_epoch))
 
     # Committed changes.
@@ -357,7 +357,8 @@ class FleetController(Roster):
         state = self.controller.image.partitions.get((ask.link, tp))
         if state is None:
             raise NotFound(f"link {ask.link!r} has no mirror of partition {tp}")
-        if state.leader != member.hello.broker_id:
+        image = self.controller.image
+        if image.sidecar_at(image.at(ask.link), state.leader) != member.hello.broker_id:
             # Not for good: the metadata log may have told the asker that it leads before it has told us.
             raise NotTheLeader(
                 f"{tp} is led by sidecar {state.leader}, not by {member.hello.broker_id}, as far as is known here"

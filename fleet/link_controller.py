@@ -13,8 +13,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from controller.access.acls import Acl
-from controller.decide import acls, failovers, groups, growth, mirrors, promotes, validations
-from controller.decide.mirrors import Leadership
+from controller.decide import acls, failovers, groups, growth, links, mirrors, promotes, reverse, validations
 from controller.errors import NotFound
 from controller.image import ControllerImage
 from controller.phases import Phase
@@ -70,6 +69,12 @@ class LinkController(ABC):
     ) -> T:
         """Run one decision; its records are committed and replayed, or an error says why not."""
 
+    async def _commit(
+        self, decide: Callable[[ControllerImage], Sequence[Record]], dry_run: bool = False
+    ) -> None:
+        """One decision that has no answer but its records."""
+        await self.decide(lambda image: (decide(image), None), dry_run)
+
     def _tell(self, records: Sequence[Record]) -> None:
         for listener in tuple(self.listeners):
             listener(records)
@@ -92,8 +97,21 @@ class LinkController(ABC):
             options=dict(options or {}),
             created_at=self._now(),
         )
-        await self.decide(lambda image: (mirrors.create_link(image, link), None), dry_run)
+        await self._commit(lambda image: links.create_link(image, link), dry_run)
         return link
+
+    async def ensure_reverse(self, name: str, target_cluster_id: str) -> Link:
+        """The link that runs against this one, written down if it was not."""
+        now = self._now()
+
+        await self._commit(
+            lambda image: reverse.create_reverse(image, links.link_of(image, name), target_cluster_id, now)
+        )
+        return self.image.links[reverse.reverse_name(name)]
+
+    async def set_sync(self, name: str, topics: Sequence[str], on: bool, *, dry_run: bool = False) -> None:
+        """Whether link brokers are to be among the in-sync replicas of these topics, in the cluster that owns them."""
+        await self._commit(lambda image: reverse.set_sync(image, name, topics, on), dry_run)
 
     async def update_link(
         self,
@@ -103,19 +121,17 @@ class LinkController(ABC):
         *,
         dry_run: bool = False,
     ) -> None:
-        await self.decide(
-            lambda image: (mirrors.update_link(image, name, properties, options), None), dry_run
-        )
+        await self._commit(lambda image: links.update_link(image, name, properties, options), dry_run)
 
     async def delete_link(self, name: str, *, force: bool = False, dry_run: bool = False) -> None:
         """SourceClosed, unless forced, if the source still refuses writes because of an abandoned promote."""
 
-        def decide(image: ControllerImage) -> tuple[list[Record], None]:
-            records = mirrors.delete_link(image, name, force)
+        def decide(image: ControllerImage) -> list[Record]:
+            records = links.delete_link(image, name, force)
             groups.refuse_while_moving(image, name)
-            return records, None
+            return records
 
-        await self.decide(decide, dry_run)
+        await self._commit(decide, dry_run)
 
     # Mirrors.
 
@@ -124,22 +140,21 @@ class LinkController(ABC):
     ) -> None:
         """Without states every partition starts LINKING."""
         chosen = self._linking(mirror) if states is None else states
-        await self.decide(lambda image: (mirrors.create_mirror(image, mirror, chosen), None), dry_run)
+        await self._commit(lambda image: mirrors.create_mirror(image, mirror, chosen), dry_run)
 
     async def create_mirrors(self, wanted: Sequence[MirrorTopic]) -> None:
         """All of them in one commit, every partition LINKING."""
         chosen = [(mirror, self._linking(mirror)) for mirror in wanted]
-        await self.decide(lambda image: (mirrors.create_mirrors(image, chosen), None))
+        await self._commit(lambda image: mirrors.create_mirrors(image, chosen))
 
     async def grow_mirror(
         self, link: str, topic: str, partitions: int, replicas: Sequence[Sequence[int]]
     ) -> None:
         """The source has added partitions: they are LINKING, and part of a promote that is under way."""
         now = self._now()
-        await self.decide(
-            lambda image: (
-                growth.grow_mirror(image, link, topic, partitions, replicas, now, self.controller_epoch),
-                None,
+        await self._commit(
+            lambda image: growth.grow_mirror(
+                image, link, topic, partitions, replicas, now, self.controller_epoch
             )
         )
 
@@ -156,94 +171,81 @@ class LinkController(ABC):
             for tp in mirror.topic_partitions()
         ]
 
-    async def bind_mirror(self, link: str, topic: str, topic_id: TopicId) -> None:
-        await self.bind_mirrors(link, {topic: topic_id})
-
     async def bind_mirrors(self, link: str, ids: Mapping[str, TopicId]) -> None:
-        await self.decide(lambda image: (mirrors.bind_mirrors(image, link, ids), None))
+        await self._commit(lambda image: mirrors.bind_mirrors(image, link, ids))
 
     async def note_upstream(self, link: str, found: Mapping[str, tuple[str, ...]]) -> None:
-        await self.decide(lambda image: (mirrors.note_upstream(image, link, found), None))
+        await self._commit(lambda image: mirrors.note_upstream(image, link, found))
 
     async def plan_mirror_configs(
         self, link: str, topic: str, create: Mapping[str, str], restore: Mapping[str, str | None]
     ) -> None:
-        await self.decide(
-            lambda image: (mirrors.plan_mirror_configs(image, link, topic, create, restore), None)
-        )
+        await self._commit(lambda image: mirrors.plan_mirror_configs(image, link, topic, create, restore))
 
     async def note_acls(self, link: str, *, add: Iterable[Acl] = (), remove: Iterable[Acl] = ()) -> None:
         """Before they are made at the target, and after they are removed there."""
-        await self.decide(lambda image: (acls.note_acls(image, link, add=add, remove=remove), None))
+        await self._commit(lambda image: acls.note_acls(image, link, add=add, remove=remove))
 
     async def delete_mirror(
         self, link: str, topic: str, *, force: bool = False, dry_run: bool = False
     ) -> None:
         """SourceClosed, unless forced, as for `delete_link`."""
-        await self.decide(lambda image: (mirrors.delete_mirror(image, link, topic, force), None), dry_run)
+        await self._commit(lambda image: mirrors.delete_mirror(image, link, topic, force), dry_run)
 
     async def establish(
         self,
         link: str,
         tp: TopicPartition,
         *,
-        leadership: Leadership,
+        leadership: mirrors.Leadership,
         session_epoch: int,
         start_offset: int,
     ) -> None:
         """LINKING -> ACTIVE: leadership, E0 and start offset are known and kept."""
         now = self._now()
-        await self.decide(
-            lambda image: (
-                mirrors.establish(image, link, tp, leadership, session_epoch, start_offset, now),
-                None,
-            )
+        await self._commit(
+            lambda image: mirrors.establish(image, link, tp, leadership, session_epoch, start_offset, now)
         )
 
     async def establish_all(self, link: str, ready: Mapping[TopicPartition, mirrors.Establishment]) -> None:
         """LINKING -> ACTIVE for all of them that are LINKING still, in one commit."""
         now = self._now()
-        await self.decide(lambda image: (mirrors.establish_all(image, link, ready, now), None))
+        await self._commit(lambda image: mirrors.establish_all(image, link, ready, now))
 
-    async def adopt_leadership(self, link: str, changes: Mapping[TopicPartition, Leadership]) -> None:
-        await self.decide(
-            lambda image: (mirrors.adopt_leadership(image, link, changes, self.controller_epoch), None)
+    async def adopt_leadership(self, link: str, changes: Mapping[TopicPartition, mirrors.Leadership]) -> None:
+        await self._commit(
+            lambda image: mirrors.adopt_leadership(image, link, changes, self.controller_epoch)
         )
 
     async def follow_replicas(self, link: str, moved: Mapping[TopicPartition, Sequence[int]]) -> None:
-        await self.decide(lambda image: (mirrors.follow_replicas(image, link, moved), None))
-
-    async def add_source_epoch(self, link: str, tp: TopicPartition, epoch: int, start_offset: int) -> None:
-        await self.decide(
-            lambda image: (mirrors.add_source_epoch(image, link, tp, epoch, start_offset), None)
-        )
+        await self._commit(lambda image: mirrors.follow_replicas(image, link, moved))
 
     async def set_source_epochs(
         self, link: str, tp: TopicPartition, epochs: Sequence[tuple[int, int]]
     ) -> None:
-        await self.decide(lambda image: (mirrors.set_source_epochs(image, link, tp, epochs), None))
+        await self._commit(lambda image: mirrors.set_source_epochs(image, link, tp, epochs))
 
     async def set_untruncated(
         self, link: str, tp: TopicPartition, replicas: Iterable[tuple[int, int]]
     ) -> None:
         chosen = tuple(replicas)
-        await self.decide(lambda image: (mirrors.set_untruncated(image, link, tp, chosen), None))
+        await self._commit(lambda image: mirrors.set_untruncated(image, link, tp, chosen))
 
     async def pause(self, link: str, topic: str, *, dry_run: bool = False) -> None:
         now = self._now()
-        await self.decide(lambda image: (mirrors.set_paused(image, link, topic, True, now), None), dry_run)
+        await self._commit(lambda image: mirrors.set_paused(image, link, topic, True, now), dry_run)
 
     async def resume(self, link: str, topic: str, *, dry_run: bool = False) -> None:
         now = self._now()
-        await self.decide(lambda image: (mirrors.set_paused(image, link, topic, False, now), None), dry_run)
+        await self._commit(lambda image: mirrors.set_paused(image, link, topic, False, now), dry_run)
 
     async def fail_partition(self, link: str, tp: TopicPartition, reason: str) -> None:
         now = self._now()
-        await self.decide(lambda image: (mirrors.fail_partition(image, link, tp, reason, now), None))
+        await self._commit(lambda image: mirrors.fail_partition(image, link, tp, reason, now))
 
     async def restart_partition(self, link: str, tp: TopicPartition) -> None:
         now = self._now()
-        await self.decide(lambda image: (mirrors.restart_partition(image, link, tp, now), None))
+        await self._commit(lambda image: mirrors.restart_partition(image, link, tp, now))
 
     # Promote. Only the promote driver calls the last three.
 
@@ -256,12 +258,13 @@ class LinkController(ABC):
         accept_missing: int = 0,
         requested_by: str | None = None,
         warnings: Sequence[str] = (),
+        switch: bool = False,
         dry_run: bool = False,
     ) -> PromoteJob:
         now = self._now()
         return await self.decide(
             lambda image: promotes.begin_promote(
-                image, link, topics, now, validation, accept_missing, requested_by, warnings
+                image, link, topics, now, validation, accept_missing, requested_by, warnings, switch
             ),
             dry_run,
         )
@@ -276,15 +279,15 @@ class LinkController(ABC):
     async def give_up_source(self, link: str, ends: Mapping[TopicPartition, failovers.KnownEnds]) -> None:
         """Fence for a failover, with the last known state of the source."""
         now = self._now()
-        await self.decide(lambda image: (failovers.give_up(image, link, ends, now), None))
+        await self._commit(lambda image: failovers.give_up(image, link, ends, now))
 
     async def choose_ends(self, link: str, chosen: Mapping[TopicPartition, failovers.Chosen]) -> None:
-        await self.decide(lambda image: (failovers.choose(image, link, chosen), None))
+        await self._commit(lambda image: failovers.choose(image, link, chosen))
 
     async def note_aborted(
         self, link: str, aborted: Mapping[TopicPartition, Sequence[AbortedTransaction]]
     ) -> None:
-        await self.decide(lambda image: (failovers.note_aborted(image, link, aborted), None))
+        await self._commit(lambda image: failovers.note_aborted(image, link, aborted))
 
     async def end_promote(
         self,
@@ -295,10 +298,9 @@ class LinkController(ABC):
         warnings: Sequence[str] = (),
     ) -> None:
         now = self._now()
-        await self.decide(
-            lambda image: (
-                promotes.end_promote(image, job.link, job.id, status, reason, phases_ms, now, warnings),
-                None,
+        await self._commit(
+            lambda image: promotes.end_promote(
+                image, job.link, job.id, status, reason, phases_ms, now, warnings
             )
         )
 
@@ -306,20 +308,18 @@ class LinkController(ABC):
         self, link: str, job_id: int, *, closed: Collection[str] = (), opened: Collection[str] = ()
     ) -> None:
         """Topics whose source a job is about to close, or has certainly opened again."""
-        await self.decide(
-            lambda image: (promotes.note_source_fence(image, link, job_id, closed, opened), None)
-        )
+        await self._commit(lambda image: promotes.note_source_fence(image, link, job_id, closed, opened))
 
     async def close_evidence(self, link: str, job_id: int, evidence: PromoteEvidence) -> None:
         """Record the result of the last run after a hand-over, or why there was none."""
         closed = replace(evidence, ended_at=self._now())
-        await self.decide(lambda image: (validations.close_evidence(image, link, job_id, closed), None))
+        await self._commit(lambda image: validations.close_evidence(image, link, job_id, closed))
 
     # Validation. Only the validation runner calls these; a restart of the mirror forgets by itself.
 
     async def advance_validation(self, link: str, advances: Sequence[validations.Advance]) -> None:
         now = self._now()
-        await self.decide(lambda image: (validations.advance(image, link, advances, now), None))
+        await self._commit(lambda image: validations.advance(image, link, advances, now))
 
     async def forget_validation(
         self, link: str, tps: Iterable[TopicPartition], brokers: Collection[int] | None = None
@@ -327,7 +327,7 @@ class LinkController(ABC):
         """Forget the validation of all replicas, or of these brokers: the copies that were compared are no longer
         theirs."""
         chosen = list(tps)
-        await self.decide(lambda image: (validations.forget(image, link, chosen, brokers), None))
+        await self._commit(lambda image: validations.forget(image, link, chosen, brokers))
 
     async def advance(
         self,
@@ -341,19 +341,16 @@ class LinkController(ABC):
     ) -> None:
         now = self._now()
         chosen = sorted(tps)
-        await self.decide(
-            lambda image: (
-                promotes.advance(
-                    image,
-                    link,
-                    chosen,
-                    phase,
-                    now,
-                    reasons=reasons,
-                    aligned_ends=aligned_ends,
-                    attempts=attempts,
-                ),
-                None,
+        await self._commit(
+            lambda image: promotes.advance(
+                image,
+                link,
+                chosen,
+                phase,
+                now,
+                reasons=reasons,
+                aligned_ends=aligned_ends,
+                attempts=attempts,
             )
         )
 
@@ -363,16 +360,13 @@ class LinkController(ABC):
         attempts: Mapping[TopicPartition, Attempt],
         aligned_ends: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        await self.decide(lambda image: (promotes.note_attempts(image, link, attempts, aligned_ends), None))
+        await self._commit(lambda image: promotes.note_attempts(image, link, attempts, aligned_ends))
 
     # The rest.
 
     async def save_identity(self, identity: SidecarIdentity) -> None:
-        await self.decide(
-            lambda image: (
-                [] if image.identities.get(identity.broker_id) == identity else [identity],
-                None,
-            )
+        await self._commit(
+            lambda image: [] if image.identities.get(identity.broker_id) == identity else [identity]
         )
 
     async def mark_sidecar(
@@ -385,7 +379,7 @@ class LinkController(ABC):
     ) -> None:
         """Set an operator's marks of a sidecar; None leaves a mark as it is. NotFound if it is not in the fleet."""
 
-        def decide(image: ControllerImage) -> tuple[list[Record], None]:
+        def decide(image: ControllerImage) -> list[Record]:
             known = image.identities.get(broker_id)
             if known is None:
                 raise NotFound(f"sidecar {broker_id} does not exist")
@@ -394,19 +388,13 @@ class LinkController(ABC):
                 draining=known.draining if draining is None else draining,
                 leaving=known.leaving if leaving is None else leaving,
             )
-            return ([] if wanted == known else [wanted]), None
+            return [] if wanted == known else [wanted]
 
-        await self.decide(decide, dry_run)
+        await self._commit(decide, dry_run)
 
     async def remove_sidecar(self, broker_id: int) -> None:
         """It has left for good: no fence waits for it any more."""
-        await self.decide(
-            lambda image: ([RemoveSidecar(broker_id)] if broker_id in image.identities else [], None)
-        )
+        await self._commit(lambda image: [RemoveSidecar(broker_id)] if broker_id in image.identities else [])
 
     async def set_producer_id_floor(self, floor: ProducerIdFloor) -> None:
-        def decide(image: ControllerImage) -> tuple[list[Record], None]:
-            mirrors.link_of(image, floor.link)
-            return [floor], None
-
-        await self.decide(decide)
+        await self._commit(lambda image: links.set_producer_id_floor(image, floor))

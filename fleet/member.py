@@ -79,8 +79,19 @@ class MemberPorts(Protocol):
         """Return when no write of these partitions waits for its answer, or the time is over."""
         ...
 
-    def marks(self) -> Mapping[tuple[str, TopicPartition], object]:
-        """By link and partition something that differs once a copy has changed: much cheaper than its report."""
+    async def stop_following(
+        self, link: str, tps: Collection[TopicPartition], *, timeout: float
+    ) -> Mapping[TopicPartition, int]:
+        """Ask the source of the link for no more of these partitions; the end of each, once the replicas of its mirror have
+        it. Done already: the same end. LinkerError where that is not known here."""
+        ...
+
+    def follow_again(self, link: str, tps: Collection[TopicPartition]) -> None:
+        """Undo `stop_following`. Not stopped: no change."""
+        ...
+
+    def marks(self) -> Mapping[str, Mapping[TopicPartition, int]]:
+        """By link and partition a number that differs once a copy has changed: much cheaper than its report."""
         ...
 
     def copies(self, link: str | None, tps: Collection[TopicPartition]) -> Sequence[CopyReport]:
@@ -215,22 +226,27 @@ class Member:
         local one reads the copies itself, and before it decides it asks; reporting thousands of unchanged copies would
         cost more than the changes.
         """
-        told: Mapping[tuple[str, TopicPartition], object] = {}
+        told: Mapping[str, Mapping[TopicPartition, int]] = {}
         number = 0
         due = self._clock()
         while True:
-            copies: Sequence[CopyReport] = []
+            copies: list[CopyReport] = []
             if again == 1:
-                copies = self._ports.copies(None, ())
+                copies += self._ports.copies(None, ())
             elif self._clock() >= due:
-                now = self._ports.marks()
-                chosen: dict[str, list[TopicPartition]] = {}
-                for index, (key, mark) in enumerate(now.items()):
-                    if (index - number) % again == 0 or mark != told.get(key):
-                        chosen.setdefault(key[0], []).append(key[1])
-                copies = [copy for link, tps in chosen.items() for copy in self._ports.copies(link, tps)]
+                now, seen = self._ports.marks(), 0
+                for link, marks in now.items():
+                    before = told.get(link, {})
+                    chosen = [
+                        tp
+                        for index, (tp, mark) in enumerate(marks.items(), seen - number)
+                        if index % again == 0 or mark != before.get(tp)
+                    ]
+                    seen += len(marks)
+                    if chosen:
+                        copies += self._ports.copies(link, chosen)
                 told, number = now, number + 1
-                due = self._clock() + len(now) / _MARKS_A_SECOND
+                due = self._clock() + seen / _MARKS_A_SECOND
             about = self.about()
             if copies or about is not None:
                 channel.send(m.encode(m.Report(copies=encode_copies(copies), sidecar=about)))
@@ -264,7 +280,7 @@ class Member:
     async def _carry_out(self, command: m.Command, channel: MemberChannel) -> None:
         tps = [TopicPartition(topic, index) for topic, index in command.partitions]
         error: str | None = None
-        data = None
+        data = ends = None
         try:
             match command.what:
                 case "fence" | "hold":
@@ -279,9 +295,14 @@ class Member:
                     await self._ports.answered(tps, timeout=command.timeout)
                 case "progress":
                     data = encode_copies(self._ports.copies(command.link, tps))
+                case "stop_following":
+                    found = await self._ports.stop_following(command.link, tps, timeout=command.timeout)
+                    ends = [(tp.topic, tp.partition, end) for tp, end in found.items()]
+                case "follow_again":
+                    self._ports.follow_again(command.link, tps)
         except (LinkerError, TimeoutError) as failed:
             error = str(failed) or repr(failed)
-        channel.send(m.encode(m.Done(command=command.id, error=error, data=data)))
+        channel.send(m.encode(m.Done(command=command.id, error=error, data=data, ends=ends)))
 
     # Changes that the link controller writes.
 

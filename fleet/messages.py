@@ -59,6 +59,7 @@ class Hello(_Message):
     log_dir_id: Name = ""
     broker_epoch: int = -1
     highest_epoch: int = 0  # the highest controller epoch it has heard of
+    sources: list[Annotated[tuple[Name, Index], _AsList]] = []  # its broker id at the source of a link
 
 
 class Renew(_Message):
@@ -75,6 +76,7 @@ class Done(_Message):
     command: int
     error: str | None = None
     data: list[dict[str, Any]] | None = None  # of `progress`
+    ends: list[Annotated[tuple[Name, Index, int], _AsList]] | None = None  # of `stop_following`
 
 
 What = Literal["fail_partition", "source_epochs", "untruncated"]
@@ -104,12 +106,23 @@ class LinkTraffic(_Message):
     forward_errors: int = 0
 
 
+class SourceMember(_Message):
+    """A sidecar as a broker of a link's source."""
+
+    link: Name
+    broker_id: int | None = None  # None: its configuration has none for this source
+    state: Name = ""  # JOINING, JOINED, FENCED, LEAVING
+    reason: str | None = None  # of a state that is not JOINED
+    cordoned: bool = False
+
+
 class SidecarReport(_Message):
     """A sidecar's report about itself, for people: no decision rests on it."""
 
     not_ready: str | None = None
     heartbeat_age: float | None = None  # seconds since the target's controller took one
     links: list[LinkTraffic] = []
+    joined: list[SourceMember] = []
 
 
 class Report(_Message):
@@ -177,12 +190,24 @@ class Command(_Message):
     hold         as fence, around a planned change of leader
     release      undo hold, unless a promote has fenced the partition meanwhile
     progress     tell where the followers of these partitions are
+    stop_following  ask the source for nothing more; done, with the end of each, when the mirror's replicas have it
+    follow_again    undo stop_following
     """
 
     type: Literal["command"] = "command"
     id: int
     controller_epoch: int
-    what: Literal["fence", "unfence", "handed_over", "answered", "hold", "release", "progress"]
+    what: Literal[
+        "fence",
+        "unfence",
+        "handed_over",
+        "answered",
+        "hold",
+        "release",
+        "progress",
+        "stop_following",
+        "follow_again",
+    ]
     link: Name
     partitions: Partitions
     timeout: float

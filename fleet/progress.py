@@ -204,7 +204,10 @@ class FleetProgress:
         targets: Callable[[TopicPartition], Collection[int]],
         *,
         poll: float = 0.003,
+        sidecar_of: Callable[[int], int] = lambda broker: broker,
     ) -> None:
+        """`sidecar_of`: the id of the sidecar that is this broker of the mirrors' cluster."""
+        self._sidecar_of = sidecar_of
         self._link = link
         self._book = book
         self._ask = ask
@@ -215,7 +218,7 @@ class FleetProgress:
     def _noted(self, tp: TopicPartition) -> ReceivedReport | None:
         noted = self._book.get(self._link, tp)
         partition = find(self._image(), tp)
-        if noted is None or partition is None or noted.by != partition.leader:
+        if noted is None or partition is None or noted.by != self._sidecar_of(partition.leader):
             return None
         return noted if noted.copy.leader_epoch == partition.leader_epoch else None
 
@@ -253,7 +256,7 @@ class FleetProgress:
     async def ask(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
         """Have the leaders report, as far as they can be asked."""
         leaders = {
-            partition.leader
+            self._sidecar_of(partition.leader)
             for tp in tps
             if (partition := find(self._image(), tp)) is not None and partition.leader >= 0
         }

@@ -32,7 +32,6 @@ class MemberInfo:
     channel: MemberChannel
     connected_at: float
     last_heard: float
-    lease_until: float = float("-inf")  # the link controller's clock
     seq: int = 0
     local: bool = False
     said: m.SidecarReport | None = None  # of itself, with its last report

@@ -1,5 +1,6 @@
 """Consumer groups of a link: found at the source, held at the target by a gate, promoted.
 
+- `application_state`: the topology of a streams group's application, and the state that it keeps in topics
 - `bounds`: log start and end of each partition on the target; commits are kept inside them
 - `confirm`: checks after the opening of a group: it runs, and its members began at the committed offsets
 - `discovery`: one look at the source's groups, their members and topics, and the changes that follow for the link
@@ -23,7 +24,9 @@
 - `source_patience`: a silent source during a promote: for how long it is asked, and which offsets count instead
 - `target_checks`: steps that depend on the members on the target: another gate, a retry, a promote by policy
 - `tools`: shared parts of one link's groups: both clusters' coordinators, the group book, the maker of gates
+- `topology_reader`: the topology of a streams group, read from __consumer_offsets
 - `unheld_offsets`: offsets of groups that no gate holds, brought over as long as nobody is in them on the target
 - `unheld_steps`: the promote of a group that no gate holds
 - `views`: groups as the brokers describe them, built from the answers that `group_reader` fetches
+- `waits`: the part that all steps of a group share: the wait until nobody is in it at a cluster
 """

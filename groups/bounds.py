@@ -14,6 +14,7 @@ from controller.image import ControllerImage
 from controller.judge.group_offsets import Bounds
 from controller.phases import ENDED
 from fleet.link_controller import LinkController
+from fleet.progress import CopiedPartition
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError
 from wire.frames.error_codes import UNKNOWN_TOPIC_OR_PARTITION
@@ -26,17 +27,8 @@ _REFRESH_REFUSED = 60.0  # for a partition without an answer: a deleted topic wo
 _ABSENT_TIMEOUT = 2.0
 
 
-class GroupCopy(Protocol):
-    @property
-    def loaded(self) -> bool: ...
-    @property
-    def high_watermark(self) -> int: ...
-    @property
-    def log_start_offset(self) -> int: ...
-
-
 class GroupCopies(Protocol):
-    def get(self, tp: TopicPartition) -> GroupCopy | None: ...
+    def get(self, tp: TopicPartition) -> CopiedPartition | None: ...
 
 
 class Exact(NamedTuple):

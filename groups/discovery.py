@@ -7,16 +7,18 @@ from collections.abc import Collection, Mapping, Sequence
 from controller.decide import groups
 from controller.decide.groups import Discovery
 from controller.image import ControllerImage
-from controller.judge.group_gates import FoundGroup
+from controller.judge.group_gates import CONSUMER_GROUPS, FoundGroup
 from controller.judge.group_offsets import Committed
-from controller.state import GroupProtocol, Record
+from controller.mirror_group import GroupProtocol
+from controller.state import Record
 from groups import other_kinds
+from groups.gates import topology
 from groups.group_book import GroupBook
 from groups.group_ids import left_out_ids
 from groups.group_reader import GroupReader
 from groups.group_run import GroupRun
 from groups.settings import GroupSettings
-from groups.views import CONSUMERS, HELD, GroupView, ListedGroup, Listing
+from groups.views import CONSUMERS, GroupView, ListedGroup, Listing
 from wire.frames.types import TopicPartition
 
 _TIMEOUT = 10.0
@@ -50,12 +52,12 @@ async def look(
     wanted = {
         name: one
         for name, one in listing.groups.items()
-        if one.protocol in HELD and one.protocol_type in CONSUMERS and settings.rules.takes(name)
+        if one.protocol in CONSUMER_GROUPS and one.protocol_type in CONSUMERS and settings.rules.takes(name)
     }
     others = {
         name: one
         for name, one in listing.groups.items()
-        if one.protocol is not None and one.protocol not in HELD and settings.rules.takes(name)
+        if one.protocol is not None and one.protocol not in CONSUMER_GROUPS and settings.rules.takes(name)
     }
     seen.left_out = left_out_ids(listing.groups, settings.rules)
     ours = {group.group for group in book.all()}
@@ -79,12 +81,14 @@ async def look(
         seen.views[name] = view
         seen.found[name] = FoundGroup(name, view.protocol, frozenset(topics), view.assignors, view.malformed)
     if others:
-        await _add_others(seen, source, others)
+        await _add_others(seen, source, others, runs)
     _as_before(seen, book)
     return seen
 
 
-async def _add_others(seen: Look, source: GroupReader, others: Mapping[str, ListedGroup]) -> None:
+async def _add_others(
+    seen: Look, source: GroupReader, others: Mapping[str, ListedGroup], runs: Mapping[str, GroupRun]
+) -> None:
     """A group that was deleted, or made again as another kind, since it was listed is left to the next look."""
     answer = await other_kinds.read_by(source, others, timeout=_TIMEOUT)
     for name, one in others.items():
@@ -97,7 +101,16 @@ async def _add_others(seen: Look, source: GroupReader, others: Mapping[str, List
             seen.views[name] = view
             seen.offsets[name] = answer.offsets.get(name, {})
         if one.protocol is not None and (topics or name in seen.views):
-            seen.found[name] = FoundGroup(name, one.protocol, topics)
+            changed = view is not None and _changed(view, runs.get(name))
+            seen.found[name] = FoundGroup(name, one.protocol, topics, changed=changed)
+
+
+def _changed(view: GroupView, run: GroupRun | None) -> bool:
+    """Whether the gate of a streams group joined with another topology than the group has now."""
+    member = None if run is None or run.gate is None else run.gate.record.consumer
+    if member is None or member.topology is None or not view.topology:
+        return False
+    return topology.parsed(member.topology).described != view.topology
 
 
 def known(book: GroupBook) -> Look:

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from controller.decide.groups import GroupRules
-from controller.state import GroupProtocol
+from controller.judge.group_gates import CONSUMER_GROUPS
+from controller.mirror_group import GroupProtocol
 from groups import other_kinds
 from groups.group_ids import why_not
 from groups.group_reader import GroupReader
-from groups.views import CONSUMERS, HELD, ListedGroup, Listing
+from groups.views import CONSUMERS, ListedGroup, Listing
 from wire.shown_id import shown_id
 
 _AT_ONCE = 100  # groups that one look asks about: a request or two per coordinator, whatever the cluster has
@@ -65,7 +66,7 @@ def candidates(listing: Listing, rules: GroupRules) -> dict[str, str]:
         name: why
         for name, one in listing.groups.items()
         if one.protocol is not None
-        and (one.protocol not in HELD or one.protocol_type in CONSUMERS)
+        and (one.protocol not in CONSUMER_GROUPS or one.protocol_type in CONSUMERS)
         and (why := why_excluded(rules, name)) is not None
     }
 
@@ -159,8 +160,8 @@ async def read_by(
     source: GroupReader, groups: Mapping[str, ListedGroup], *, timeout: float
 ) -> tuple[dict[str, frozenset[str]], dict[str, int], dict[str, str]]:
     """Topics read by the groups, their numbers of members, and the reason where this is unknown."""
-    held = [name for name, one in groups.items() if one.protocol in HELD]
-    others = {name: one for name, one in groups.items() if one.protocol not in HELD}
+    held = [name for name, one in groups.items() if one.protocol in CONSUMER_GROUPS]
+    others = {name: one for name, one in groups.items() if one.protocol not in CONSUMER_GROUPS}
     views, failed = await source.describe(
         [name for name in held if not _is_empty(groups[name])], timeout=timeout
     )

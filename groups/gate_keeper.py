@@ -11,11 +11,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import asynccontextmanager
 
 from controller.group_phases import HELD_GROUPS, GroupPhase
-from controller.groups import GateStage
+from controller.groups import GateKind, GateStage
 from controller.judge.group_offsets import Committed, Offsets, behind_by, to_commit, wanted_offsets
-from controller.state import GroupProtocol, MirrorGroup
-from groups import share_offsets
-from groups.gates import NO_OFFSET, CommitFailed, Gate, GateLost, GroupActive, LostReason, OffsetAndMetadata
+from controller.mirror_group import GroupProtocol, MirrorGroup
+from groups import application_state, share_offsets
+from groups.gates import (
+    NO_OFFSET,
+    CommitFailed,
+    Gate,
+    GateLost,
+    GroupActive,
+    LostReason,
+    OffsetAndMetadata,
+)
 from groups.group_book import GroupBook
 from groups.group_reader import GroupReader
 from groups.group_run import GroupRun, some, who
@@ -79,6 +87,9 @@ class GateKeeper(GroupRun):
         """
         if self.source is None and not _stands(group):
             await self._learn(group)
+        topology = None
+        if group.gate is GateKind.STREAMS and self.gate is None and self._unplanned(group):
+            topology = await application_state.topology(self._tools, self, group)
         async with self._tools.closing, self._alone():
             known = self._book.get(self.name)
             if known is None or (known.phase, known.gate) != (group.phase, group.gate):
@@ -87,8 +98,8 @@ class GateKeeper(GroupRun):
             gate = self.gate
             if gate is None:
                 record = known.gate_state
-                if record is None or record.kind is not known.gate or record.stage is GateStage.OPEN:
-                    record = self._tools.gates.plan(known, self.source_view)
+                if record is None or self._unplanned(known):
+                    record = self._tools.gates.plan(known, self.source_view, topology)
                 gate = self._tools.gates.build(record, self._book.save_gate)
             closed = await gate.close(assignment)
             self.gate = gate
@@ -98,6 +109,11 @@ class GateKeeper(GroupRun):
             if known is not None and known.gate_state != closed:
                 await self._book.save_gate(closed)
         return True
+
+    @staticmethod
+    def _unplanned(group: MirrorGroup) -> bool:
+        record = group.gate_state
+        return record is None or record.kind is not group.gate or record.stage is GateStage.OPEN
 
     async def _learn(self, group: MirrorGroup) -> None:
         """Read the group's committed offsets at the source, before its gate is closed.

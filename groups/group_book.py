@@ -16,7 +16,8 @@ from controller.group_phases import GroupPhase
 from controller.groups import GateRecord
 from controller.image import ControllerImage
 from controller.judge.group_offsets import Offsets
-from controller.state import GroupOffset, MirrorGroup, Record
+from controller.mirror_group import GroupOffset, MirrorGroup
+from controller.state import Record
 from fleet.link_controller import LinkController, wall_clock_ms
 from wire.errors import LinkerError
 

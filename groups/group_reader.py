@@ -64,10 +64,14 @@ class GroupReader:
         self._trouble = trouble
         self._finder = CoordinatorFinder(cluster, purpose=PURPOSE)
 
-    async def list_groups(self, *, timeout: float) -> Listing:
-        """Each broker lists the groups that it coordinates. LinkerError if the cluster cannot be reached at all."""
+    def check(self) -> None:
+        """LinkerError if it must not be asked."""
         if (trouble := self._trouble()) is not None:
             raise LinkerError(trouble)
+
+    async def list_groups(self, *, timeout: float) -> Listing:
+        """Each broker lists the groups that it coordinates. LinkerError if the cluster cannot be reached at all."""
+        self.check()
         await self.cluster.refresh((), timeout=timeout)
         nodes = list(self.cluster.nodes)
         listing = Listing()
@@ -257,6 +261,24 @@ class GroupReader:
                 f"group {shown_id(name)}: {tp.topic}-{tp.partition} was not committed: {error_name(code)}"
             )
         return absent
+
+    async def delete(self, name: str, *, timeout: float) -> None:
+        """A group without members, with its offsets. LinkerError if it has any; one that is not there is no error."""
+        failed: dict[str, str] = {}
+
+        async def ask(node: int, _: Sequence[str]) -> None:
+            answer = await self.cluster.call(
+                "delete_groups", {"groups_names": [name]}, node_id=node, timeout=timeout, purpose=PURPOSE
+            )
+            for one in answer.results:
+                if (code := int(one.error_code)) not in (0, GROUP_ID_NOT_FOUND):
+                    self.note_failure(name, code, failed)
+
+        await self.by_node([name], failed, timeout, ask)
+        if failed:
+            raise LinkerError(
+                f"group {shown_id(name)} was not deleted on {self.cluster.name}: {failed[name]}"
+            )
 
     # --- coordinators ------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from controller.judge.group_offsets import Committed
 from groups.gates import Gate, GroupMember
+from groups.gates.topology import StreamsTopology
 from groups.left_out import LeftOut
 from groups.views import GroupView
 from wire.backoff import Backoff
@@ -32,6 +33,7 @@ class GroupRun:
     share_lag: Mapping[TopicPartition, int] = field(default_factory=dict)  # at the source, of a share group
     synced_at: float | None = None  # monotonic: the target has what the source had then
     source_view: GroupView | None = None
+    topology: StreamsTopology | None = None  # of a streams group, as it was read last
     gone: bool = False  # the source does not have the group any more
     leaving: bool = False  # its gate is being released
     empty_looks: int = 0  # looks in a row that found no members

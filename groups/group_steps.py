@@ -20,17 +20,18 @@ from controller.judge.group_offsets import (
     not_behind,
     wanted_offsets,
 )
-from controller.state import MirrorGroup
-from groups.confirm import LOOK, OpeningCheck
-from groups.gate_keeper import CALL_TIMEOUT, GateKeeper, HeldUp, is_gate
+from controller.mirror_group import GroupProtocol, MirrorGroup
+from groups.application_state import refused, see_copied
+from groups.confirm import OpeningCheck
+from groups.gate_keeper import CALL_TIMEOUT, GateKeeper, HeldUp
 from groups.gates import CommitFailed, GateLost, GateRefused, GroupActive, LostReason
-from groups.group_book import GroupBook, group_offsets, joined
-from groups.group_reader import GroupReader
-from groups.group_run import some, who
+from groups.group_book import group_offsets, joined
+from groups.group_run import some
 from groups.left_out import NO_PARTITION, NOT_MIRRORED, LeftOut
-from groups.source_patience import GaveUp, SourcePatience
+from groups.other_kinds import configs_that_differ
+from groups.source_patience import GaveUp
 from groups.tools import Tools
-from groups.views import GroupView
+from groups.waits import GroupWaits
 from wire.backoff import Backoff
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
@@ -41,23 +42,13 @@ log = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 
 
-class GroupSteps:
+class GroupSteps(GroupWaits):
     """Takes the steps of one group."""
 
     def __init__(self, tools: Tools, keeper: GateKeeper) -> None:
-        self._tools = tools
-        self._keeper = keeper
+        super().__init__(tools, keeper)
         self._began_here = False  # the opening: not taken over from another process
         self._opening_check = OpeningCheck(tools, keeper)
-        self._source = SourcePatience(tools.book, keeper)
-
-    @property
-    def _name(self) -> str:
-        return self._keeper.name
-
-    @property
-    def _book(self) -> GroupBook:
-        return self._tools.book
 
     async def tend(self) -> None:
         """Take steps until the group rests: gated, promoted, refused or failed. A step that a cluster refuses is
@@ -123,7 +114,7 @@ class GroupSteps:
                 if not await self._keeper.hold(group):
                     return
             except GateRefused as error:
-                reason = str(error)
+                reason = refused(error, group)
         if reason is not None:
             log.warning("link %s: group %s is refused: %s", self._book.link, shown_id(self._name), reason)
             await self._book.step(self._name, GroupPhase.REFUSED, reason=reason, gate_state=None)
@@ -186,31 +177,6 @@ class GroupSteps:
             # The members own the offsets; a sync over them would move a consumer.
             raise lost_to(error, group) from error
 
-    async def _wait_empty(self, group: MirrorGroup, reader: GroupReader, where: str) -> GroupView:
-        """Wait until the group has no member but our gate's; at the source, or until a promote need not wait for that
-        any more. GaveUp when the move's time is over."""
-        run = self._keeper
-        while True:
-            view = await self._keeper.look(reader)
-            if reader is self._tools.source:
-                run.source_view = view
-                self._source.answered()
-            if group.phase is GroupPhase.DEMOTING:
-                self._see_way_back(group)
-            # The gate's member may have joined meanwhile, under a member id that was saved before.
-            known = self._book.get(self._name) or group
-            others = tuple(one for one in view.members if not is_gate(one.member_id, known))
-            forced = known.move is not None and known.move.force and reader is self._tools.source
-            if view.empty or (view.members and not others) or forced:
-                run.waiting_for, run.still_there = None, ()
-                return view
-            run.still_there = others
-            run.waiting_for = f"still in the group at the {where}: {who(others) or view.state}"
-            until = None if known.move is None else known.move.until
-            if until is not None and self._book.now() >= until:
-                raise GaveUp(run.waiting_for)
-            await asyncio.sleep(LOOK)
-
     async def _final_sync(self, group: MirrorGroup) -> None:
         """FINAL_SYNC -> OPENING: the target has the source's offsets, read back and compared, and the source stood
         still.
@@ -227,6 +193,8 @@ class GroupSteps:
         wanted = await self._commit_last(await self._wanted(group, last), force=force)
         if wanted is None:
             return
+        if first is not None and group.protocol is GroupProtocol.STREAMS:
+            await see_copied(self._tools, group)
         if not force and first is not None:
             await self._wait_empty(group, self._tools.source, "source")
             if await self._keeper.read_source(stable=True) != first:
@@ -294,6 +262,12 @@ class GroupSteps:
     async def _confirm(
         self, final: Offsets, began_at: Mapping[TopicPartition, Mapping[str, int]], reason: str | None
     ) -> None:
+        group = self._book.get(self._name)
+        if group is not None and group.protocol is GroupProtocol.STREAMS:
+            differ = await configs_that_differ(
+                self._tools.source, self._tools.target, self._name, timeout=CALL_TIMEOUT
+            )
+            reason = joined(reason, "; ".join(differ)) if differ else reason
         await self._opening_check.confirm(final, began_at, reason)
 
     async def _opened(self, final: Offsets) -> bool:
@@ -368,11 +342,6 @@ class GroupSteps:
             )
         )
         log.info("link %s: group %s is demoted", self._book.link, shown_id(self._name))
-
-    def _see_way_back(self, group: MirrorGroup) -> None:
-        """Raise GaveUp if a topic of the group was promoted, or failed over, since the demote was accepted."""
-        if (why := groups.no_way_back(self._book.image, group)) is not None:
-            raise GaveUp(why)
 
     async def _hold_again(self, _group: MirrorGroup) -> None:
         """DEMOTED -> DISCOVERED: a mirrored group like any other; its gate is already closed."""

@@ -16,8 +16,9 @@ from typing import Any
 from controller.decide import groups as group_decisions
 from controller.group_phases import UNDER_WAY, GroupPhase
 from controller.groups import GateStage
-from controller.judge.group_gates import cannot_be_held
-from controller.state import MirrorGroup, Record
+from controller.judge.group_gates import CONSUMER_GROUPS, cannot_be_held
+from controller.mirror_group import MirrorGroup
+from controller.state import Record
 from groups import unheld_offsets
 from groups.discovery import Look, discover, known, look
 from groups.excluded import Excluded, ExcludedGroups
@@ -29,7 +30,6 @@ from groups.settings import DISCOVERY_INTERVAL, GroupSettings
 from groups.target_checks import READ_TIMEOUT, TargetChecks
 from groups.tools import Tools
 from groups.unheld_steps import UnheldSteps
-from groups.views import HELD
 from wire.errors import LinkerError
 from wire.periodic_task import PeriodicTask
 from wire.shown_id import shown_id
@@ -182,8 +182,10 @@ class GroupManager:
         if not self._running or (run.task is not None and not run.task.done()):
             return
         group = self._tools.book.get(run.name)
-        held = group is None or cannot_be_held(group.protocol) is None
-        steps = (GroupSteps if held else UnheldSteps)(self._tools, run)
+        unheld = group is not None and (
+            cannot_be_held(group.protocol) is not None or (group.move is not None and group.move.unheld)
+        )
+        steps = (UnheldSteps if unheld else GroupSteps)(self._tools, run)
         run.task = self._spawn(steps.tend(), f"group {shown_id(run.name)}")
 
     def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
@@ -267,7 +269,7 @@ class GroupManager:
             view = seen.views.get(name)
             run.gone = name in seen.gone
             if name in seen.offsets and (
-                run.source is None or (view is not None and view.protocol not in HELD)
+                run.source is None or (view is not None and view.protocol not in CONSUMER_GROUPS)
             ):
                 run.source = seen.offsets[name]
                 if run.gate is not None:

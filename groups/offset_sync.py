@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from controller.group_phases import GroupPhase
 from controller.judge.group_offsets import Offsets, wanted_offsets
-from controller.state import MirrorGroup
+from controller.mirror_group import MirrorGroup
 from groups.gate_keeper import GateKeeper, HeldUp
 from groups.gates import GateLost
 from groups.left_out import NOT_MIRRORED

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller.judge.group_offsets import Committed
-from controller.state import GroupProtocol
+from controller.mirror_group import GroupProtocol
 from groups import share_offsets
 from groups.group_reader import PURPOSE, GroupReader
 from groups.views import GroupView, ListedGroup

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from controller.decide import groups
 from controller.judge.group_offsets import Offsets
-from controller.state import MirrorGroup
+from controller.mirror_group import MirrorGroup
 from groups.gate_keeper import Unstable
 from groups.group_book import GroupBook
 from groups.group_run import GroupRun

@@ -10,10 +10,12 @@ from controller.decide import groups as group_decisions
 from controller.decide.unheld_groups import refusal
 from controller.group_phases import GroupPhase
 from controller.groups import GateKind
-from controller.state import GroupPolicy
+from controller.mirror_group import GroupPolicy
+from groups.application_state import why_not_held
 from groups.gate_keeper import GateKeeper
 from groups.gates import GroupMember
 from groups.tools import Tools
+from groups.views import GroupView
 from wire.errors import LinkerError
 from wire.shown_id import shown_id
 
@@ -30,14 +32,17 @@ class TargetChecks:
         self._runs = runs
 
     async def hold_otherwise(self, run: GateKeeper, kind: GateKind) -> None:
-        """Replace a gate of the wrong kind: members have shown an assignor that it does not go with."""
+        """Replace a gate of the wrong kind: members have shown an assignor that it does not go with. One of a streams group
+        is let go because the group's topology is another one now, or has topics without a mirror."""
         if run.gate is None or run.leaving:
             return
 
         async def planned() -> None:
+            if kind is GateKind.STREAMS:
+                await self._without_topology(run, view)
             await self._tools.book.step(run.name, GroupPhase.DISCOVERED, gate=kind, gate_state=None)
 
-        run.leaving = True
+        run.leaving, view = True, None
         try:
             views, failed = await self._tools.target.describe([run.name], timeout=READ_TIMEOUT)
             view = views.get(run.name)
@@ -58,7 +63,10 @@ class TargetChecks:
                 "link %s: group %s needs another gate: %s", self._tools.book.link, shown_id(run.name), kind
             )
             await run.release(
-                planned, still=lambda now: now.phase is GroupPhase.GATED and now.gate is not kind
+                planned,
+                still=lambda now: (
+                    now.phase is GroupPhase.GATED and (now.gate is not kind or kind is GateKind.STREAMS)
+                ),
             )
         except LinkerError as error:
             log.warning(
@@ -71,10 +79,23 @@ class TargetChecks:
             run.leaving = False
 
     def _keeps_its_gate(self, run: GateKeeper, kind: GateKind, why: str) -> None:
-        text = f"it should be held by {kind} and keeps its gate, because {why}"
+        should = (
+            "be let go for a moment, because its topology or its mirrors have changed,"
+            if kind is GateKind.STREAMS
+            else f"be held by {kind}"
+        )
+        text = f"it should {should} and keeps its gate, because {why}"
         if run.gate_trouble != text:
             log.warning("link %s: group %s: %s", self._tools.book.link, shown_id(run.name), text)
         run.gate_trouble = text
+
+    async def _without_topology(self, run: GateKeeper, before: GroupView | None) -> None:
+        """A streams group keeps its topology until it is deleted, and members that bring another one are refused. Its
+        offsets are brought over anew."""
+        now = None if run.source_view is None else run.source_view.topology
+        if before is not None and before.topology and now and before.topology != now:
+            await self._tools.target.delete(run.name, timeout=READ_TIMEOUT)
+            run.target = None
 
     async def retry(self) -> None:
         """Retry refused and failed groups whose reason may be over: they have no members on the target any more."""
@@ -95,9 +116,13 @@ class TargetChecks:
             group, view = book.get(run.name), views.get(run.name)
             if group is None or view is None:
                 continue
-            if view.empty and refusal(book.image, group) is None:
-                run.target = None
-                await book.step(run.name, GroupPhase.DISCOVERED, reason=None)
+            if not view.empty or refusal(book.image, group) is not None:
+                continue
+            if (why := await why_not_held(self._tools, run, group)) is not None:
+                await book.amend(run.name, reason=why)
+                continue
+            run.target = None
+            await book.step(run.name, GroupPhase.DISCOVERED, reason=None)
 
     async def promote_by_policy(self) -> None:
         """Promote groups that had no members at the source at two looks in a row, and have clients waiting on the

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from controller.groups import GateRecord, GateStage
-from controller.state import MirrorGroup
+from controller.mirror_group import MirrorGroup
 from groups.bounds import TargetBounds
 from groups.gates import Coordinators, Gate, GateSettings, Save, make_gate, plan_gate
 from groups.group_book import GroupBook
@@ -21,8 +21,8 @@ from wire.frames.types import TopicPartition
 class GateMaker(Protocol):
     """Plans and builds gates on the target."""
 
-    def plan(self, group: MirrorGroup, seen: GroupView | None) -> GateRecord:
-        """A new gate of the group's kind; nothing is asked or told yet."""
+    def plan(self, group: MirrorGroup, seen: GroupView | None, topology: str | None = None) -> GateRecord:
+        """A new gate of the group's kind; nothing is asked or told yet. `topology`: of a streams group."""
         ...
 
     def build(self, record: GateRecord, save: Save) -> Gate: ...
@@ -36,10 +36,10 @@ class TargetGates:
         self._coordinators = coordinators
         self._settings = settings
 
-    def plan(self, group: MirrorGroup, seen: GroupView | None) -> GateRecord:
+    def plan(self, group: MirrorGroup, seen: GroupView | None, topology: str | None = None) -> GateRecord:
         """A new record; the source's assignors come first, so that its clients find theirs."""
         protocols = () if seen is None else sorted(seen.assignors)
-        return plan_gate(self._link, group.group, group.gate, protocols=protocols)
+        return plan_gate(self._link, group.group, group.gate, protocols=protocols, topology=topology)
 
     def build(self, record: GateRecord, save: Save) -> Gate:
         stored = record.stage is not GateStage.PLANNED

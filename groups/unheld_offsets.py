@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 from controller.decide.unheld_groups import carried
 from controller.judge.group_offsets import Offsets, to_commit, wanted_offsets
-from controller.state import GroupProtocol, MirrorGroup
+from controller.mirror_group import GroupProtocol, MirrorGroup
 from groups import share_offsets
 from groups.gate_keeper import CALL_TIMEOUT, GateKeeper
 from groups.group_reader import GroupReader

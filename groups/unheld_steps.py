@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from controller.group_phases import GroupPhase
-from controller.judge.group_gates import cannot_be_held
+from controller.judge.group_gates import unheld
 from controller.judge.group_offsets import Offsets, differences, to_commit
-from controller.state import GroupProtocol, MirrorGroup
+from controller.mirror_group import GroupProtocol, MirrorGroup
 from groups import share_offsets
 from groups.gate_keeper import CALL_TIMEOUT
 from groups.group_book import joined
@@ -98,5 +98,5 @@ class UnheldSteps(GroupSteps):
         )
 
     async def _rest_again(self, group: MirrorGroup, reason: str) -> None:
-        why = joined(reason, cannot_be_held(group.protocol) or "")
+        why = joined(reason, unheld(group.protocol) or "")
         await self._book.step(self._name, GroupPhase.REFUSED, reason=why, move=None)

@@ -6,18 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.judge.group_gates import cannot_be_held
 from controller.judge.group_offsets import Committed
-from controller.state import GroupProtocol
+from controller.mirror_group import GroupProtocol
 from groups.gates import GroupMember
-from groups.gates.requests import assigned_partitions
+from groups.gates.requests import assigned_partitions, partitions_of_tasks, topics_of_tasks
+from groups.gates.topology import Described, described
 from groups.members import coordinator_can_read, subscribed_topics
 from wire.frames.types import TopicPartition
 
 # A group that has commits but never had members has no protocol type; Connect's workers are "connect".
 CONSUMERS = frozenset({"consumer", ""})
-#: Kinds of groups that a gate holds.
-HELD = frozenset(kind for kind in GroupProtocol if cannot_be_held(kind) is None)
 _EMPTY_STATES = frozenset({"Empty", "Dead", ""})
 
 
@@ -43,6 +41,7 @@ class GroupView:
     assignors: frozenset[str] = frozenset()
     #: A member whose subscription a coordinator of the consumer protocol cannot read.
     malformed: bool = False
+    topology: Described = ()  # of a streams group
 
     @property
     def empty(self) -> bool:
@@ -122,27 +121,21 @@ def _subscribers(one: Any) -> tuple[tuple[GroupMember, ...], frozenset[str]]:
 def streams_view(one: Any) -> GroupView:
     """Its topics are those of its topology, internal ones included: its state is in the changelogs."""
     topology = getattr(one, "topology", None)
-    read: dict[str, list[str]] = {}
-    topics: set[str] = set()
+    read = topics_of_tasks(one)
+    topics = {topic for some in read.values() for topic in some}
     for part in () if topology is None else topology.subtopologies or ():
-        read[part.subtopology_id] = [
-            *part.source_topics,
-            *(topic.name for topic in part.repartition_source_topics),
-        ]
-        topics.update(read[part.subtopology_id], (topic.name for topic in part.state_changelog_topics))
+        topics.update(topic.name for topic in part.state_changelog_topics)
     members = tuple(
-        _member(
-            member,
-            (
-                TopicPartition(topic, partition)
-                for task in member.assignment.active_tasks
-                for topic in read.get(task.subtopology_id, ())
-                for partition in task.partitions
-            ),
-        )
-        for member in one.members
+        _member(member, partitions_of_tasks(member.assignment.active_tasks, read)) for member in one.members
     )
-    return GroupView(one.group_id, one.group_state, GroupProtocol.STREAMS, members, frozenset(topics))
+    return GroupView(
+        one.group_id,
+        one.group_state,
+        GroupProtocol.STREAMS,
+        members,
+        frozenset(topics),
+        topology=described(topology),
+    )
 
 
 def _member(member: Any, partitions: Iterable[TopicPartition]) -> GroupMember:

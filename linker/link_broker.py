@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,10 +27,10 @@ from fetcher.directory import MirrorDirectory
 from fetcher.followers import FollowerServer
 from fleet.shared_controller import SharedController
 from linker.checks.this_machine import CannotListen
-from linker.config.cluster_addresses import one_cluster
-from linker.config.model import ClientListener, Config, TargetConfig
+from linker.config.listeners import ClientListener
 from linker.fleet.hand_overs import HandOvers, Leading
-from linker.fleet.ports import StateFences
+from linker.fleet.ports import ClusterPorts, StateFences
+from linker.link_broker_settings import LinkBrokerSettings
 from linker.links.configs import broker_config
 from linker.links.mirrors import Mirrors
 from linker.links.replica_ends import replica_logs
@@ -62,50 +62,6 @@ _ENDS_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkBrokerSettings:
-    """How the sidecar reaches one cluster, and how that cluster reaches it."""
-
-    #: The cluster's name in messages, and the section of the configuration that says how to reach it.
-    cluster: str
-    client: TargetConfig
-    broker_id: int
-    listeners: Sequence[ClientListener]
-    #: The ssl.* properties of one listener.
-    listener_properties: Callable[[str], Mapping[str, str]]
-    rack: str | None = None
-
-    @classmethod
-    def of_target(cls, config: Config) -> LinkBrokerSettings:
-        sidecar = config.sidecar
-        return cls(
-            cluster="target",
-            client=config.target,
-            broker_id=sidecar.broker_id,
-            listeners=sidecar.client_listeners(),
-            listener_properties=sidecar.listener_properties,
-            rack=sidecar.rack,
-        )
-
-
-async def connect_cluster(settings: LinkBrokerSettings, stack: contextlib.AsyncExitStack) -> Cluster:
-    """The cluster as a client sees it, closed by the stack. It tells its id before anything joins it."""
-    properties = settings.client.client_properties()
-    with settings.client.hiding_values():
-        security = ClientSecurity.from_properties(properties)
-    cluster = Cluster(
-        settings.cluster,
-        settings.client.bootstrap_servers(),
-        security,
-        properties.get("client.id", f"kafka-linker-{settings.broker_id}"),
-        rack=settings.rack,
-    )
-    stack.push_async_callback(cluster.close)
-    await cluster.connect()
-    await one_cluster(cluster)
-    return cluster
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SharedBuffers:
     """Memory and sockets of the process, for all its link brokers."""
 
@@ -129,9 +85,12 @@ class LinkBroker:
         lease: LeasePort,
         other_link_brokers: Callable[[], Collection[int]],
         shared: SharedBuffers,
+        at: str = "",
     ) -> None:
-        """`controller` and `links`: those that mirror into this cluster. The state is loaded."""
+        """`links`: those that mirror into this cluster, which is `at` as in `Link.at`. The state is loaded."""
         self._settings = settings
+        self.links = links
+        self._at = at
         self._controller = controller
         self._other_link_brokers = other_link_brokers
         self._shared = shared
@@ -147,17 +106,7 @@ class LinkBroker:
             )
             for one in settings.listeners
         ]
-        self.membership = TargetCluster(
-            cluster,
-            controller_security=controller_security,
-            identity=identity,
-            save=save,
-            listeners=self.advertised,
-            controller_bootstrap=settings.client.controller_bootstrap_servers() or (),
-            rack=settings.rack,
-            client_id=cluster.client_id,
-        )
-        membership = self.membership
+        membership = self.membership = self._member(cluster, controller_security, identity, save)
         self.inter_broker = InterBrokerListeners(
             lambda broker, name, timeout: broker_config(cluster, broker, name, timeout=timeout),
             lambda: membership.image.brokers.keys() - self.link_brokers(),
@@ -170,6 +119,7 @@ class LinkBroker:
             lambda: membership.image,
             membership.broker_id,
             ends=partial(replica_logs, cluster, timeout=_ENDS_TIMEOUT),
+            switching=lambda key, index: self.mirrors.switching(key, index),
         )
         self.copies.listeners.append(self.followers.mirror_added)
         self.mirrors = Mirrors(
@@ -179,6 +129,7 @@ class LinkBroker:
             links.forwards,
             membership.broker_id,
             links.refuses,
+            at=at,
         )
         self.router = Router(
             RouterPorts(
@@ -197,6 +148,7 @@ class LinkBroker:
                 producer_ids=self._producer_ids,
                 upstream=self._upstream,
                 holds_reads=links.holds_reads,
+                control=membership.control,
             ),
             RouterLimits(),
         )
@@ -204,7 +156,40 @@ class LinkBroker:
         self._stack.push_async_callback(self.router.close)
         self._stack.callback(self.followers.close)
         self.hand_overs = HandOvers(self.router, self._wait_known)
-        self.fences = StateFences(self.router, lambda: controller.image, self.hand_overs.look)
+        self.fences = StateFences(self.router, lambda: controller.image, self.hand_overs.look, at)
+
+    def _member(
+        self, cluster: Cluster, controllers: ClientSecurity, identity: Identity, save: SaveIdentity
+    ) -> TargetCluster:
+        settings = self._settings
+        if settings.zookeeper is not None:
+            from linker.zookeeper.cluster import ZooKeeperCluster  # kazoo, which few have a use for
+
+            return ZooKeeperCluster(
+                cluster,
+                settings.zookeeper,
+                security=controllers,
+                identity=identity,
+                save=save,
+                listeners=self.advertised,
+                rack=settings.rack,
+                client_id=cluster.client_id,
+            )
+        return TargetCluster(
+            cluster,
+            controller_security=controllers,
+            identity=identity,
+            save=save,
+            listeners=self.advertised,
+            controller_bootstrap=settings.client.controller_bootstrap_servers() or (),
+            rack=settings.rack,
+            client_id=cluster.client_id,
+        )
+
+    def take_part(self, ports: ClusterPorts) -> None:
+        """The fleet's commands have their effects here from now on."""
+        ports.target, ports.router, ports.hand_overs = self.membership, self.router, self.hand_overs
+        ports.links, ports.link_brokers = self.links, self.link_brokers
 
     def link_brokers(self) -> frozenset[int]:
         """Broker ids of all sidecars in this cluster."""
@@ -213,7 +198,11 @@ class LinkBroker:
     def _producer_ids(self) -> str:
         """For sidecars with a link in the other direction."""
         image = self._controller.image
-        floors = ((link, image.floors.get(name)) for name, link in sorted(image.links.items()))
+        floors = (
+            (link, image.floors.get(name))
+            for name, link in sorted(image.links.items())
+            if link.at == self._at
+        )
         return producer_ids.tell(
             producer_ids.IdsTold(link.source_cluster_id, None)
             if word is None
@@ -224,7 +213,7 @@ class LinkBroker:
     def _upstream(self, topic: str) -> str | None:
         """For sidecars that mirror from this cluster; None: no mirror, or one that is promoted and begins here."""
         image = self._controller.image
-        mirror = image.mirror_of_topic(topic)
+        mirror = image.mirror_of_topic(topic, self._at)
         if mirror is None or all(
             state.phase in ENDED for state in image.topic_partitions(mirror.link, topic)
         ):
@@ -282,6 +271,18 @@ class LinkBroker:
             ) from error
         self.listeners.append(listener)
         self._stack.push_async_callback(listener.close, _LISTENER_GRACE)
+
+    @property
+    def cordoned(self) -> bool:
+        """Whether no new partition is ever placed on us (Kafka 4.3, KIP-1066)."""
+        found = self.membership.image.brokers.get(self.membership.broker_id)
+        return found is not None and self.membership.identity.log_dir_id in (found.cordoned_log_dirs or ())
+
+    def keeps_in_sync(self, topic: str) -> bool:
+        """Whether the link that mirrors this cluster has link brokers among the replicas of the topic on purpose
+        (linker.switch.sync_replicas)."""
+        mirror = self._controller.image.mirrors.get((self._at, topic))
+        return mirror is not None and (mirror.sync or mirror.restoring)
 
     def check_may_leave(self) -> None:
         """StillHosting while a partition of the cluster names us."""

@@ -10,6 +10,7 @@ from fleet.balancer import Balancer
 from fleet.shared_controller import SharedController
 from linker.config.model import Config
 from linker.fleet.fleet import Fleet
+from linker.joined_sources import JoinedSources
 from linker.link_broker import LinkBroker
 from linker.links.running import RunningLinks
 from linker.membership import TargetCluster
@@ -28,6 +29,8 @@ class Running:
     #: The sidecar as a broker of the target, and its membership there.
     broker: LinkBroker
     target: TargetCluster
+    #: The sidecar as a broker of sources, by link.
+    joined: JoinedSources
     links: RunningLinks
     budget: MemoryBudget
     partial: PartialFrames

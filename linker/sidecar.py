@@ -16,6 +16,8 @@ from collections.abc import Callable
 
 import uvloop
 
+from controller.decide.reverse import reverse_name
+from controller.image import ControllerImage
 from controller.state import Link
 from fetcher.budget import MemoryBudget
 from fleet.fleet_controller import FleetController
@@ -27,16 +29,21 @@ from linker.config.model import Config
 from linker.fleet.departures import Leaving
 from linker.fleet.duties import ControllerDuties
 from linker.fleet.fleet import Fleet
-from linker.fleet.ports import SidecarPorts
-from linker.link_broker import LinkBroker, LinkBrokerSettings, SharedBuffers, connect_cluster
+from linker.fleet.ports import ClusterPorts, SidecarPorts
+from linker.joined_sources import JoinedSources
+from linker.link_broker import LinkBroker, SharedBuffers
+from linker.link_broker_settings import LinkBrokerSettings, connect_cluster
+from linker.links.reverse import Reversed
 from linker.links.running import RunningLinks
 from linker.links.runtime import LinkRuntime
 from linker.links.traffic import own_traffic
+from linker.membership import StillHosting
 from linker.process.descriptors import DescriptorWatch
 from linker.process.early_bind import PATIENCE, Doors
 from linker.process.heap import give_back
 from linker.process.private_files import be_private
 from linker.running import Running
+from linker.source_brokers import SourceBrokers
 from linker.start_admin import start_admin
 from linker.validation.process import ValidatorProcess
 from linker.validation.validator import Validator, side
@@ -55,6 +62,7 @@ log = logging.getLogger(__name__)
 _FLEET_TIMEOUT = 60.0
 _JOIN_TIMEOUT = 60.0
 _SERVE_TIMEOUT = 60.0
+_LEAVE_TIMEOUT = 30.0
 _LISTENER_GRACE = 2.0
 _IDLE_FRAMES = 32 << 20
 _TRIM_INTERVAL = 5.0
@@ -74,11 +82,32 @@ class Sidecar:
         self.budget = MemoryBudget(config.sidecar.memory_bytes)
         self.frames = FramePool(min(_IDLE_FRAMES, config.sidecar.memory_bytes // 4))
         self.partial = PartialFrames()
+        self._shared = SharedBuffers(frames=self.frames, partial=self.partial, doors=self._doors)
         self.controller: SharedController
         self.fleet: Fleet
-        self._ports = SidecarPorts(config.sidecar.broker_id)
+        self._state: Callable[[], ControllerImage] = ControllerImage
+        target_ports = ClusterPorts(config.sidecar.broker_id, lambda: self._state())
+        self._ports = SidecarPorts(lambda: self._state(), target_ports)
         #: The sidecar as a broker of the target.
         self.target: LinkBroker
+        #: The sidecar as a broker of sources, by link.
+        self.joined = JoinedSources(
+            config,
+            self._doors,
+            lambda: self.controller.image,
+            lambda: self.target.membership.cluster.cluster_id or "",
+            SourceBrokers(
+                config=config,
+                shared=self._shared,
+                links=self.links,
+                ports=self._ports,
+                validator=lambda: self.validator,
+                target_side=self._target_side,
+                controller=lambda: self.controller,
+                lease=lambda: self.fleet.lease,
+                runtime=self._runtime_in,
+            ),
+        )
         self.validator = Validator(
             config.validation,
             ValidatorProcess(config.validation, config.validator_dir),
@@ -87,7 +116,7 @@ class Sidecar:
         )
         self._starting: str | None = "the sidecar is starting"
         self._left = asyncio.Event()
-        self.duties = ControllerDuties(self.links, lambda: self.fleet.alone)
+        self.duties = ControllerDuties(self._all_links, lambda: self.fleet.alone)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -100,10 +129,10 @@ class Sidecar:
             cluster = await connect_cluster(settings, stack)
             self.fleet = await Fleet.open(self.config, self._ports, self.duties, cluster, stack)
             self.controller = self.fleet.controller
-            self._ports.state = lambda: self.controller.image
+            self._state = lambda: self.controller.image
             try:
                 async with TaskGroup() as group:
-                    self.links.group = group
+                    self.links.group = self.joined.group = group
                     tasks = [
                         group.create_task(self.fleet.runner.run(), name="fleet"),
                         group.create_task(self._trim_frames(), name="frames"),
@@ -121,12 +150,13 @@ class Sidecar:
                     finally:
                         # While the channel is still there: whoever leads the fleet need not wait for our lease to end.
                         self.fleet.member.leave()
-                    for task in [*self.links.tasks, *tasks]:
+                        self.joined.group = None  # nothing is begun any more
+                    for task in [*self.links.tasks, *self.joined.tasks, *tasks]:
                         task.cancel()
             except BaseExceptionGroup as errors:
                 raise first_error(errors) from errors
             finally:
-                self.links.group = None
+                self.links.group = self.joined.group = None
 
     def _target_side(self) -> m.Side:
         """As the validator reaches it, with the secrets resolved as they are now."""
@@ -148,19 +178,24 @@ class Sidecar:
             links=self.links,
             lease=self.fleet.lease,
             other_link_brokers=lambda: self.controller.image.identities,
-            shared=SharedBuffers(frames=self.frames, partial=self.partial, doors=self._doors),
+            shared=self._shared,
         )
+
+    def _all_links(self) -> list[LinkRuntime]:
+        """In either direction."""
+        reverse = (runtime for broker in self.joined.values() for runtime in broker.links.values())
+        return [*self.links.values(), *reverse]
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         broker = self.target
         await broker.join(_JOIN_TIMEOUT)
-        ports = self._ports
-        ports.target, ports.router, ports.hand_overs = broker.membership, broker.router, broker.hand_overs
-        ports.links, ports.link_brokers = self.links, broker.link_brokers
+        broker.take_part(self._ports.clusters[""])
         self.fleet.member.about = self._about
         stack.callback(broker.membership.metadata.subscribe(self._on_target_change))
         self.controller.listeners.add(self.links.follow)
         self.links.follow(())
+        self.controller.listeners.add(self.joined.follow)
+        self.joined.follow(())
         await broker.serve(_SERVE_TIMEOUT)
         running = self._running()
         self.duties.registered(running)
@@ -180,12 +215,17 @@ class Sidecar:
             fleet=self.fleet,
             broker=self.target,
             target=self.target.membership,
+            joined=self.joined,
             links=self.links,
             budget=self.budget,
             partial=self.partial,
             link_brokers=self.target.link_brokers,
             balancer=lambda: self.duties.balancer,
-            periodic_tasks=lambda: [*self.duties.periodic_tasks, self.target.inter_broker.task],
+            periodic_tasks=lambda: [
+                *self.duties.periodic_tasks,
+                self.target.inter_broker.task,
+                *self.joined.periodic_tasks,
+            ],
             not_ready=self.not_ready,
             leave=self.leave,
         )
@@ -221,9 +261,14 @@ class Sidecar:
             lambda: self.controller.image,
             self._fleet_controller,
             self.controller.remove_sidecar,
+            lambda: self.joined.hosting,
         )
         self.fleet.runner.stand_aside = lambda: leaving.asked
         await leaving.run()
+        try:
+            await self.joined.leave_all(_LEAVE_TIMEOUT)
+        except StillHosting as error:  # since a moment ago
+            log.warning("this sidecar stays registered at a source: %s", error)
         log.info("this sidecar has left the fleet")
         self._left.set()
 
@@ -233,6 +278,7 @@ class Sidecar:
         return SidecarReport(
             not_ready=self.not_ready(),
             heartbeat_age=None if age == float("inf") else age,
+            joined=self.joined.told(),
             # The link controller counts those of its own process itself.
             links=[]
             if self.fleet.fleet_controller is not None
@@ -245,23 +291,40 @@ class Sidecar:
     # --- links -------------------------------------------------------------------------------------------------------
 
     def _link_runtime(self, link: Link) -> LinkRuntime:
+        return self._runtime_in(self.target, link, self.validator)
+
+    def _runtime_in(
+        self, broker: LinkBroker, link: Link, validator: Validator, reverses: Reversed | None = None
+    ) -> LinkRuntime:
+        """The link's mirrors lie in the cluster of the broker."""
         return LinkRuntime(
             link,
             self.controller,
-            self.target.membership,
-            self.target.router,
-            self.target.copies,
+            broker.membership,
+            broker.router,
+            broker.copies,
             self.budget,
             frames=self.frames,
             secrets=self.config.link_secrets,
             rack=self.config.sidecar.rack,
-            link_brokers=self.target.link_brokers,
+            link_brokers=broker.link_brokers,
             fleet_controller=self._fleet_controller,
             link_replicas=self.config.fleet.link_brokers,
             before_promote=self.duties.settle_moves,
-            validator=self.validator,
+            validator=validator,
+            exports=self.config.exports_dir,
             internal_topics={self.config.store.topic},
+            reverses=reverses,
+            joined=lambda: self.target if link.reverse_of else self.joined.get(link.name),
+            against=lambda: self._against(link),
         )
+
+    def _against(self, link: Link) -> LinkRuntime | None:
+        """The link that runs the other way, if it does."""
+        if link.reverse_of is not None:
+            return self.links.get(link.reverse_of)
+        broker = self.joined.get(link.name)
+        return None if broker is None else broker.links.get(reverse_name(link.name))
 
     def _on_target_change(self, image: ClusterImage, topics: frozenset[bytes]) -> None:
         for runtime in self.links.values():
@@ -271,6 +334,8 @@ class Sidecar:
 
     async def leave(self, timeout: float) -> None:
         """Unregister, then end: shortly after, so that whoever asked gets the answer."""
+        self.target.check_may_leave()
+        await self.joined.leave_all(timeout / 2)
         await self.target.membership.leave(timeout)
         asyncio.get_running_loop().call_later(_ANSWER_GRACE, self._left.set)
 

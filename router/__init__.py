@@ -8,6 +8,7 @@
 - `broker_resource`: the configs of this broker, and the changes of them that it takes; pure
 - `budget`: the byte budget for all writes that the router holds in memory
 - `client_session`: everything that the router keeps for one client connection
+- `clients_seen`: the clients that write or read a mirror here, for status
 - `dispatch`: picks the handler of each request of a client
 - `fence`: partitions whose new writes are held, and the writes in flight that a fence waits for
 - `fetch/`: a read of a mirror: from the window, from the source, or not yet

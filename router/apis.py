@@ -60,9 +60,12 @@ ABOUT_THE_BROKER: Final = frozenset(
 )
 TO_A_LEADER: Final = frozenset({DELETE_RECORDS, DESCRIBE_PRODUCERS, SHARE_FETCH, SHARE_ACKNOWLEDGE})
 
+#: Answered where the cluster is run by ZooKeeper.
+OF_A_CONTROLLER: Final = frozenset(range(4, 7))  # LeaderAndIsr, StopReplica, UpdateMetadata
 REFUSED: Final = frozenset(
     {
-        *range(4, 8),  # LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown: before KRaft
+        *OF_A_CONTROLLER,
+        7,  # ControlledShutdown: before KRaft
         *range(52, 55),  # Vote, BeginQuorumEpoch, EndQuorumEpoch
         56,  # AlterPartition
         58,  # Envelope
@@ -150,8 +153,3 @@ DECIDED: Final[dict[int, Answerer]] = {
     **dict.fromkeys(REFUSED, Answerer.REFUSED),
     **dict.fromkeys(_ANY_BROKER, Answerer.ANY_BROKER),
 }
-
-
-def answer_of(api_key: int) -> Answerer:
-    """An api that a newer broker names and this code does not know is the real broker's to answer."""
-    return DECIDED.get(api_key, Answerer.ANY_BROKER)

@@ -26,6 +26,8 @@ _ASK_AGAIN: Final = 0.2
 _MOST_STRANGE: Final = 100
 _CLUSTER: Final = ""  # no topic has an empty name
 _CLIENT_ID: Final = "kafka-linker-authorizer"
+#: The version of Metadata that Kafka 2.4 to 4.3 have: the client's broker may be of a source.
+_METADATA: Final = 9
 
 
 class Operation(IntEnum):
@@ -124,7 +126,7 @@ class Authorizer:
 
     def _strange_answered(self, reply: memoryview) -> None:
         now = self._loop.time()
-        for item in codec.decode_response("metadata", 12, reply).topics:
+        for item in codec.decode_response("metadata", _METADATA, reply).topics:
             bits = item.topic_authorized_operations
             if int(item.error_code) == TOPIC_AUTHORIZATION_FAILED:
                 bits = 0
@@ -197,7 +199,7 @@ class Authorizer:
     def _ask_metadata(self, topics: list[str], answered: Callable[[memoryview], None]) -> None:
         frame = codec.encode_request(
             "metadata",
-            12,
+            _METADATA,
             {
                 "topics": [{"name": topic} for topic in topics],
                 "allow_auto_topic_creation": False,
@@ -209,7 +211,7 @@ class Authorizer:
         self._upstream.send(memoryview(frame), answered)
 
     def _topic_answered(self, topic: str, reply: memoryview) -> None:
-        answer = codec.decode_response("metadata", 12, reply)
+        answer = codec.decode_response("metadata", _METADATA, reply)
         bits = _NOT_ASKED
         for item in answer.topics:
             if item.name == topic:

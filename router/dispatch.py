@@ -23,6 +23,7 @@ from router.produce.forwarding import ForwardingHub
 from router.tasks import TaskKeeper
 from router.txn_markers import answer_txn_markers
 from wire.errors import MalformedFrame, WireError
+from wire.frames.control_requests import answer_control_request, parse_control_request
 from wire.frames.fetch import FetchRequest, parse_fetch_request
 from wire.frames.offset_requests import MAX_ENTRIES, parse_list_offsets, parse_offset_for_leader_epoch
 from wire.frames.types import TopicPartition
@@ -41,6 +42,8 @@ WRITE_TXN_MARKERS: Final = 27
 _BEFORE_SASL: Final = frozenset({SASL_HANDSHAKE, API_VERSIONS, way_in.SASL_AUTHENTICATE})
 _LOCAL_KEY: Final = "router"
 _MOST_TOLD: Final = 100
+#: Seconds before a transaction coordinator is told to send a marker again.
+_MARKER_PAUSE: Final = 0.2
 #: Bytes of a request of those apis that are taken apart here, partition by partition, beyond which it waits for its turn.
 _LARGE: Final = 100 << 10
 #: Bytes of a request that is read by the schema, a fifth of a microsecond each: twenty thousand partitions.
@@ -71,6 +74,7 @@ class Router:
             **dict.fromkeys(apis.ABOUT_THE_BROKER, _about_the_broker),
             **dict.fromkeys(apis.TO_A_LEADER, _to_a_leader),
             **dict.fromkeys(apis.REFUSED, _refuse),
+            **({} if ports.control is None else dict.fromkeys(apis.OF_A_CONTROLLER, _control)),
         }
 
     def __call__(self, exchange: Exchange) -> None:
@@ -285,8 +289,30 @@ def _refuse(session: ClientSession, exchange: Exchange) -> None:
 
 @_taken_apart
 def _write_txn_markers(session: ClientSession, exchange: Exchange) -> None:
-    answer = answer_txn_markers(exchange)  # first: what is garbled is refused as such
-    session.with_cluster_action(exchange, lambda: exchange.reply([answer]))
+    answer, again = answer_txn_markers(exchange, session.hub)  # first: what is garbled is refused as such
+
+    def reply() -> None:
+        if again:
+            # The coordinator sends it anew as soon as it is answered.
+            session.hub.loop.call_later(_MARKER_PAUSE, exchange.reply, [answer])
+        else:
+            exchange.reply([answer])
+
+    session.with_cluster_action(exchange, reply)
+
+
+@_taken_apart
+def _control(session: ClientSession, exchange: Exchange) -> None:
+    header = exchange.header
+    request = parse_control_request(exchange.frame, exchange.body_offset, header.api_key, header.api_version)
+
+    def done() -> None:
+        told = session.hub.ports.control
+        if told is not None:
+            told(request)
+        exchange.reply([answer_control_request(request, header.correlation_id)])
+
+    session.with_cluster_action(exchange, done)
 
 
 def session_of(connection: ServerConnection) -> Any:

@@ -9,13 +9,15 @@ client takes for "ask again".
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final
 
 from router.authorize import Authorizer, Operation
 from router.fence import LED_ELSEWHERE
-from router.ports import Mirror
+from router.fetch.decision import may_answer
+from router.ports import Mirror, MirroredPartition
 from router.produce.admission import not_mirrored
 from router.produce.forwarding import ForwardingHub
 from router.produce.lane_states import ErrorMeaning, verdict
@@ -30,6 +32,7 @@ from wire.frames.error_codes import (
 )
 from wire.frames.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, unsupported
 from wire.frames.offset_requests import (
+    AskedPartition,
     OffsetAnswer,
     OffsetsRequest,
     encode_list_offsets,
@@ -39,6 +42,9 @@ from wire.frames.types import TopicPartition
 from wire.server.listener import Exchange, ServerConnection
 
 TIMEOUT: Final = 10.0
+#: Seconds for a switch to end, before a client is told to look again.
+SWITCH_PATIENCE: Final = 2.0
+_LOOK_AGAIN: Final = 0.05
 
 Offsets = dict[TopicPartition, tuple[int, int, int]]  # error, timestamp, offset
 
@@ -103,13 +109,16 @@ class OffsetSession:
     async def _list_offsets(self, exchange: Exchange, request: OffsetsRequest) -> None:
         version = exchange.header.api_version
         found = await self._look_up(request, request.isolation_level, None, version)
-        epoch = self._session_epoch
         topics = [
             (
                 name,
                 [
                     OffsetAnswer(
-                        one.index, error, timestamp, offset, epoch(name, one.index) if offset >= 0 else -1
+                        one.index,
+                        error,
+                        timestamp,
+                        offset,
+                        self._epoch_at(name, one.index, offset) if offset >= 0 else -1,
                     )
                     for one in partitions
                     for error, timestamp, offset in (found[TopicPartition(name, one.index)],)
@@ -122,12 +131,13 @@ class OffsetSession:
 
     async def _offset_for_leader_epoch(self, exchange: Exchange, request: OffsetsRequest) -> None:
         found = await self._look_up(request, 0, LATEST)
-        epoch = self._session_epoch
         topics = [
             (
                 name,
                 [
-                    OffsetAnswer(one.index, error, -1, offset, epoch(name, one.index) if error == 0 else -1)
+                    OffsetAnswer(one.index, error)
+                    if error
+                    else OffsetAnswer(one.index, 0, -1, *self._end_of(name, one, offset))
                     for one in partitions
                     for error, _, offset in (found[TopicPartition(name, one.index)],)
                 ],
@@ -145,6 +155,8 @@ class OffsetSession:
         """
         found: Offsets = {}
         by_link: dict[str, dict[TopicPartition, int]] = {}
+        switching: dict[TopicPartition, int] = {}
+        of_the_log: list[TopicPartition] = []
         # As a broker says to each partition that is named more than once (KafkaApis.handleListOffsetRequest).
         twice = request.named_twice()
         looked_at = 0
@@ -164,10 +176,26 @@ class OffsetSession:
                     found[tp] = (UNSUPPORTED_VERSION, -1, -1)
                 elif wanted <= LATEST_TIERED:
                     found[tp] = (0, -1, -1)  # nothing of ours is tiered
+                elif (partition := mirror.partition(one.index)) is not None and partition.switching:
+                    of_the_log.append(tp)
+                    known = self._while_switched(partition, tp, wanted, isolation_level)
+                    if known is None:
+                        switching[tp] = wanted
+                    else:
+                        found[tp] = (0, -1, known)
                 else:
                     by_link.setdefault(mirror.link, {})[tp] = EARLIEST if wanted == EARLIEST_LOCAL else wanted
         if looked_at >= SLICE:
             await self.hub.turns.next()
+        if switching:
+            await self._wait_for_switch(switching)
+            for tp, wanted in switching.items():
+                mirror = self.hub.ports.mirrors.by_name(tp.topic)
+                if mirror is None or self._refusal(mirror, tp) or self._is_switching(tp):
+                    found[tp] = (NOT_LEADER_OR_FOLLOWER, -1, -1)
+                else:
+                    wanted = EARLIEST if wanted == EARLIEST_LOCAL else wanted
+                    by_link.setdefault(mirror.link, {})[tp] = wanted
         for link, asked in by_link.items():
             try:
                 results = await self.hub.ports.source(link).list_offsets(
@@ -191,9 +219,42 @@ class OffsetSession:
                 else:
                     found[tp] = (int(result.error), result.timestamp, self._lifted(tp, result.offset))
         if not self.hub.ports.lease.valid():
-            for asked in by_link.values():
-                found.update((tp, (NOT_LEADER_OR_FOLLOWER, -1, -1)) for tp in asked)
+            for tps in (of_the_log, *by_link.values()):
+                found.update((tp, (NOT_LEADER_OR_FOLLOWER, -1, -1)) for tp in tps)
         return found
+
+    # --- partitions that a switch has
+
+    def _while_switched(
+        self, partition: MirroredPartition, tp: TopicPartition, wanted: int, isolation_level: int
+    ) -> int | None:
+        """The offset, if it is known without the source: where the log was taken over, and where it begins. Not where the
+        oldest open transaction is, nor which record is how old."""
+        log = self.hub.ports.local_log(tp)
+        if partition.epochs is None or log is None or not log.loaded:
+            return None
+        if wanted in (EARLIEST, EARLIEST_LOCAL):
+            # As the real brokers that have all of it say themselves; their own leader raised it until then.
+            ours = self.hub.ports.link_brokers()
+            starts = [
+                one.log_start_offset
+                for broker, one in log.followers.items()
+                if broker not in ours and one.fetch_offset >= partition.epochs.end
+            ]
+            return max(partition.start_offset, min(starts)) if starts else None
+        return partition.epochs.end if wanted == LATEST and isolation_level == 0 else None
+
+    def _is_switching(self, tp: TopicPartition) -> bool:
+        mirror = self.hub.ports.mirrors.by_name(tp.topic)
+        partition = None if mirror is None else mirror.partition(tp.partition)
+        return partition is not None and partition.switching
+
+    async def _wait_for_switch(self, tps: Iterable[TopicPartition]) -> None:
+        """Until it is over, or for a while: a client that is told to look again comes back at once."""
+        for _ in range(round(SWITCH_PATIENCE / _LOOK_AGAIN)):
+            if not any(self._is_switching(tp) for tp in tps):
+                return
+            await asyncio.sleep(_LOOK_AGAIN)
 
     def _refusal(self, mirror: Mirror | None, tp: TopicPartition) -> int:
         if mirror is None:
@@ -205,7 +266,7 @@ class OffsetSession:
         partition = mirror.partition(tp.partition)
         if partition is None:
             return UNKNOWN_TOPIC_OR_PARTITION
-        if not partition.serving or self.hub.fences.state(tp) in LED_ELSEWHERE:
+        if not may_answer(partition) or self.hub.fences.state(tp) in LED_ELSEWHERE:
             return NOT_LEADER_OR_FOLLOWER
         return 0
 
@@ -215,7 +276,19 @@ class OffsetSession:
         partition = mirror.partition(tp.partition) if mirror is not None else None
         return max(offset, partition.start_offset) if offset >= 0 and partition is not None else offset
 
-    def _session_epoch(self, topic: str, index: int) -> int:
+    def _epoch_at(self, topic: str, index: int, offset: int) -> int:
         mirror = self.hub.ports.mirrors.by_name(topic)
         partition = mirror.partition(index) if mirror is not None else None
-        return partition.session_epoch if partition is not None else -1
+        if partition is None:
+            return -1
+        return partition.session_epoch if partition.epochs is None else partition.epochs.at(offset)
+
+    def _end_of(self, topic: str, asked: AskedPartition, log_end: int) -> tuple[int, int]:
+        """The end of a leader epoch, and the largest epoch up to it that there was. Real brokers that led the partition
+        before may have told clients of theirs; else all is of one epoch."""
+        mirror = self.hub.ports.mirrors.by_name(topic)
+        partition = mirror.partition(asked.index) if mirror is not None else None
+        if partition is None:
+            return log_end, -1
+        known = None if partition.epochs is None else partition.epochs.end_of(asked.wanted, log_end)
+        return (log_end, partition.session_epoch) if known is None else (known[1], known[0])

@@ -76,6 +76,8 @@ class MirrorRequests:
             error = POLICY_VIOLATION
             if not self._authorizer.allowed(tp.topic, Operation.DELETE):
                 error = TOPIC_AUTHORIZATION_FAILED
+            elif self._switching(tp):
+                error = NOT_LEADER_OR_FOLLOWER  # for a moment
             else:
                 self._tell("records deleted", tp.topic, "DeleteRecords is refused: delete them at the source")
             answers[tp] = {"low_watermark": -1, "error_code": error}
@@ -104,8 +106,10 @@ class MirrorRequests:
         answers: dict[TopicPartition, Fields] = {}
         for tp in mine:
             allowed = self._authorizer.allowed(tp.topic, Operation.READ)
+            # While it is switched its producers are not known: no answer would be the right one.
+            error = NOT_LEADER_OR_FOLLOWER if self._switching(tp) else 0
             answers[tp] = {
-                "error_code": 0 if allowed else TOPIC_AUTHORIZATION_FAILED,
+                "error_code": error if allowed else TOPIC_AUTHORIZATION_FAILED,
                 "error_message": None,
                 "active_producers": [],
             }
@@ -176,6 +180,11 @@ class MirrorRequests:
         mirror = self._hub.ports.mirrors.by_name(tp.topic)
         partition = mirror.partition(tp.partition) if mirror is not None else None
         return partition is not None and partition.leading and self._hub.fences.state(tp) not in LED_ELSEWHERE
+
+    def _switching(self, tp: TopicPartition) -> bool:
+        mirror = self._hub.ports.mirrors.by_name(tp.topic)
+        partition = mirror.partition(tp.partition) if mirror is not None else None
+        return partition is not None and partition.switching
 
     def _known(self, tps: Iterable[TopicPartition], operation: Operation, again: Callable[[], None]) -> bool:
         return self._authorizer.all_known([tp.topic for tp in tps], operation, again)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from router.leadership import endpoint
-from router.ports import RouterLimits, RouterPorts, RouterStats
+from router.ports import RouterLimits, RouterPorts
 from router.tasks import TaskKeeper
 from wire.errors import ClusterUnreachable, ConnectionLost, LinkerError, MalformedFrame, WireError
 from wire.frames.types import Node
@@ -41,13 +41,11 @@ class Upstream:
         connection: ServerConnection,
         ports: RouterPorts,
         limits: RouterLimits,
-        stats: RouterStats,
         tasks: TaskKeeper,
     ) -> None:
         self._connection = connection
         self._ports = ports
         self._limits = limits
-        self._stats = stats
         self._tasks = tasks
         self._channel: Any = None
         self._opening = False
@@ -65,7 +63,6 @@ class Upstream:
 
     def forward(self, exchange: Exchange) -> None:
         """Pass the request on and its answer back, untouched."""
-        self._stats.passed_through += 1
         self.owed += 1
 
         def replied(reply: memoryview) -> None:
@@ -151,7 +148,6 @@ class Upstream:
                 channel.close()
                 return
             self._channel = channel
-            self._stats.upstreams_opened += 1
             channel.add_close_callback(self._upstream_closed)
             waiting, self._waiting = self._waiting, deque()
             for frame, on_reply in waiting:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from wire.client.cluster import TopicMetadata
+from wire.frames.control_requests import ControlRequest
 from wire.frames.fetch import FetchRequest
+from wire.frames.leader_epochs import LeaderEpochs
 from wire.frames.offset_requests import OffsetsRequest
 from wire.frames.types import Node, TopicPartition
 from wire.histogram import LatencyHistogram
@@ -39,6 +41,20 @@ class MirroredPartition(Protocol):
     @property
     def serving(self) -> bool:
         """We lead it and its state is loaded. If not, who reads gets NOT_LEADER_OR_FOLLOWER."""
+
+    @property
+    def switching(self) -> bool:
+        """A switch has it: its log ends where it was taken over (once there is a `LocalLog`), and the source, which waits
+        for the same switch, is not asked for anything. Clients wait."""
+
+    @property
+    def taking(self) -> bool:
+        """A switch is about to take it over: a real broker that leads it has not been handed it."""
+
+    @property
+    def epochs(self) -> LeaderEpochs | None:
+        """Of a partition that was taken over from real brokers, which led it under epochs of their own; else every batch is
+        of the session's."""
 
     @property
     def forwarding(self) -> bool:
@@ -251,6 +267,8 @@ class RouterPorts:
     holds_reads: Callable[[str, str | None, str], bool] = lambda _link, _client_id, _topic: False
     """Whether a consumer of this client id must not read mirrors of the link before their promote. Called per partition
     of each fetch."""
+    control: Callable[[ControlRequest], None] | None = None
+    """Told of the requests of a controller from before KRaft, before they are answered; None: the cluster has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,17 +328,11 @@ class RouterStats:
     produce_requests: int = 0
     produce_answered: int = 0
     produce_retries: int = 0
-    produces_waited: int = 0
-    """Batches that began to wait because nothing was forwarded at that moment."""
     produce_lost: int = 0
     produce_latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     produce_slowest: float = 0.0
     held_bytes: int = 0
     fetch_requests: int = 0
-    fetch_local_bytes: int = 0
-    fetch_source_bytes: int = 0
-    passed_through: int = 0
-    upstreams_opened: int = 0
     source_connections: int = 0
 
     def forwarded_produces(self) -> int:

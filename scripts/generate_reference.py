@@ -79,12 +79,8 @@ def cli() -> str:
         names = f"`{', '.join(one.opts)}{'' if one.is_flag else f' {value(one)}'}`"
         variable = f" (`{one.envvar}`)" if isinstance(one.envvar, str) else ""
         default = getattr(one.default, "value", one.default)
-        shown = (
-            ""
-            if callable(default) or isinstance(default, (bool, tuple, type(None)))
-            else f" Default: `{default}`."
-        )
-        return names + variable, f"{one.help or ''}{shown}"
+        hidden = callable(default) or isinstance(default, (bool, tuple, type(None)))
+        return names + variable, (one.help or "") + ("" if hidden else f" Default: `{default}`.")
 
     def value(one: Any) -> str:
         """The text behind the option's name."""
@@ -265,7 +261,7 @@ def configuration() -> str:
             "one line. `linker run --check` only checks. A commented example is `deploy/linker.yaml`."
         )
     ]
-    for name in ("sidecar", "store", "fleet", "validation", "log"):
+    for name in ("sidecar", "sources", "store", "fleet", "validation", "log"):
         rows = []
         for field_name, field in SECTIONS[name].model_fields.items():
             if field.exclude:
@@ -278,7 +274,9 @@ def configuration() -> str:
     listener = ", ".join(f"`{key}`" for key in sorted(LISTENER_PROPERTIES))
     parts.append(
         f"The section `sidecar` also takes {listener} for all TLS listeners, and the same with "
-        "`listener.name.<name>.` in front for one of them."
+        "`listener.name.<name>.` in front for one of them. `sources` holds a section for each link whose source the sidecar "
+        "joins, by the link's name, with the keys above; listeners are secured there in the same way, and `controller.` in "
+        "front of a security property overrides the link's towards the controllers ([switching](../switching.md))."
     )
     store = ", ".join(f"`{key}`" for key in sorted(STORE_SSL_PROPERTIES))
     parts.append(

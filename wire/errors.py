@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from wire.frames.types import TopicPartition
 
@@ -15,26 +15,27 @@ class LinkerError(Exception):
     """Base of all errors of this project: one line that a person can act on."""
 
 
+class ErrorContext(TypedDict, total=False):
+    """Where an error happened, as far as it is known."""
+
+    api: str | None
+    version: int | None
+    topic_partition: TopicPartition | None
+    offset: int | None
+    peer: str | None
+
+
 class WireError(LinkerError):
     """An error of one exchange, with api, version, partition, offset and peer as far as they are known."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        api: str | None = None,
-        version: int | None = None,
-        topic_partition: TopicPartition | None = None,
-        offset: int | None = None,
-        peer: str | None = None,
-    ) -> None:
+    def __init__(self, message: str, **context: Unpack[ErrorContext]) -> None:
         super().__init__(message)
         self.message = message
-        self.api = api
-        self.version = version
-        self.topic_partition = topic_partition
-        self.offset = offset
-        self.peer = peer
+        self.api = context.get("api")
+        self.version = context.get("version")
+        self.topic_partition = context.get("topic_partition")
+        self.offset = context.get("offset")
+        self.peer = context.get("peer")
 
     def __str__(self) -> str:
         context = []
@@ -75,43 +76,19 @@ class BrokerError(WireError):
         code: int,
         retriable: bool | None = None,
         message: str | None = None,
-        *,
-        api: str | None = None,
-        version: int | None = None,
-        topic_partition: TopicPartition | None = None,
-        offset: int | None = None,
-        peer: str | None = None,
+        **context: Unpack[ErrorContext],
     ) -> None:
         self.code = int(code)
         self.retriable = error_is_retriable(self.code) if retriable is None else retriable
         name = error_name(self.code)
-        super().__init__(
-            f"{name}: {message}" if message else name,
-            api=api,
-            version=version,
-            topic_partition=topic_partition,
-            offset=offset,
-            peer=peer,
-        )
+        super().__init__(f"{name}: {message}" if message else name, **context)
 
 
 class ConnectionLost(WireError):
     """The connection died. With `sent` the request may have been carried out: its outcome is unknown."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        sent: bool,
-        api: str | None = None,
-        version: int | None = None,
-        topic_partition: TopicPartition | None = None,
-        offset: int | None = None,
-        peer: str | None = None,
-    ) -> None:
-        super().__init__(
-            message, api=api, version=version, topic_partition=topic_partition, offset=offset, peer=peer
-        )
+    def __init__(self, message: str, *, sent: bool, **context: Unpack[ErrorContext]) -> None:
+        super().__init__(message, **context)
         self.sent = sent
 
 

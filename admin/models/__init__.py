@@ -7,6 +7,7 @@
 - `links`: what is asked for, and what they are
 - `mirrors`: mirror topics, their partitions and replicas
 - `promotes`: promote and failover: options, plans, jobs, producers at the source
+- `restores`: restoring a source after a failover
 - `states`: states and phases, in Kafka's capitals
 - `status`: all of it at a glance, doctor, health, errors
 - `topology`: the clusters that a sidecar's links reach, and the ways that topics come
@@ -68,11 +69,15 @@ from admin.models.links import (
     LinkOptions,
     LinkOptionsUpdate,
     LinkSummary,
+    SourceMembership,
     UnmirroredTopic,
     UpdateLinkRequest,
 )
 from admin.models.mirrors import (
+    ClientLeft,
     CreateMirrorsRequest,
+    Direction,
+    FinishRequest,
     HeldReader,
     LagReport,
     MirrorDescription,
@@ -82,6 +87,8 @@ from admin.models.mirrors import (
     ReassignRequest,
     RemainingCopy,
     ReplicaStatus,
+    SyncRequest,
+    SyncState,
 )
 from admin.models.promotes import (
     FailoverPartition,
@@ -95,6 +102,7 @@ from admin.models.promotes import (
     PromoteTopic,
     SourceProducer,
 )
+from admin.models.restores import RestorePartition, RestorePlan, RestoreRequest, RestoreState
 from admin.models.states import (
     SEVERITY,
     CheckResult,
@@ -121,15 +129,18 @@ __all__ = [
     "ChangeResult",
     "Check",
     "CheckResult",
+    "ClientLeft",
     "ControllerDescription",
     "CreateLinkRequest",
     "CreateMirrorsRequest",
     "DemoteGroupsRequest",
+    "Direction",
     "DoctorReport",
     "ErrorBody",
     "FailoverPartition",
     "FailoverPlan",
     "FailoverRequest",
+    "FinishRequest",
     "FleetMember",
     "FleetStatus",
     "Forwarding",
@@ -182,12 +193,19 @@ __all__ = [
     "ReassignRequest",
     "RemainingCopy",
     "ReplicaStatus",
+    "RestorePartition",
+    "RestorePlan",
+    "RestoreRequest",
+    "RestoreState",
     "SidecarDescription",
     "SidecarState",
     "SidecarStatus",
+    "SourceMembership",
     "SourceProducer",
     "Status",
     "StayingPartition",
+    "SyncRequest",
+    "SyncState",
     "TaskStatus",
     "TopicName",
     "TopicWay",

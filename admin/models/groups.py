@@ -73,7 +73,7 @@ class GroupSummary(Model):
     state: GroupState
     reason: str | None = Field(default=None, description="Why it is there, or what it waits for.")
     protocol: str = Field(
-        description="At the source: classic or consumer (KIP-848); streams (KIP-1071) and share (KIP-932) cannot be held."
+        description="At the source: classic or consumer (KIP-848), streams (KIP-1071), share (KIP-932; never held)."
     )
     gate: str = Field(description="The kind of gate that holds it on the target.")
     policy: str

@@ -177,6 +177,11 @@ class LinkOptions(Model):
         description="off: mirrors are read-only until their promote or failover; a write gets POLICY_VIOLATION, which no "
         "client tries again.",
     )
+    join_source: bool = Field(
+        default=False,
+        description="The sidecars join the source as brokers, too, as the section sources of their configuration says: what "
+        "syncing a mirror and switching back and forth need. It may be changed at any time, without an interruption.",
+    )
     topic_config_sync: ConfigSync = Field(
         default="follow",
         description="Changes of topic configs at the source: follow: made at the target, and what somebody changes there is "
@@ -295,6 +300,20 @@ class UnmirroredTopic(Model):
     reason: str
 
 
+class SourceMembership(Model):
+    """A sidecar as a broker of a link's source."""
+
+    sidecar: int = Field(description="Its broker id in the target.")
+    broker_id: int | None = Field(description="In the source; null: its configuration has no section for it.")
+    state: str = Field(
+        description="JOINED: registered, unfenced, its listeners open; FENCED; JOINING or LEAVING: tried again and again."
+    )
+    reason: str | None = Field(default=None, description="Why it has not joined, or left, yet.")
+    cordoned: bool = Field(
+        default=False, description="Whether the source places no new topic on it: Kafka 4.3 and later."
+    )
+
+
 class LinkSummary(Model):
     name: str
     state: MirrorState
@@ -305,6 +324,9 @@ class LinkSummary(Model):
     mirror_states: dict[MirrorState, int] = {}
     not_mirrored: list[UnmirroredTopic] = Field(
         default=[], description="Topics that topics_include takes and that cannot be mirrored."
+    )
+    source_membership: list[SourceMembership] = Field(
+        default=[], description="The sidecars as brokers of the source, with join_source."
     )
 
 

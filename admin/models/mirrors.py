@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 
 from pydantic import (
     Field,
@@ -103,6 +104,53 @@ class ReassignRequest(Model):
         return self
 
 
+class SyncRequest(Model):
+    """Either topics or all."""
+
+    topics: list[TopicName] = Field(default=[], max_length=10_000)
+    all: bool = Field(default=False, description="All mirrors of the link that are not over.")
+    off: bool = Field(default=False, description="End it: the link brokers leave the replicas at the source.")
+
+    @model_validator(mode="after")
+    def _one_of(self) -> SyncRequest:
+        if bool(self.topics) == self.all:
+            raise ValueError("give either topics or all")
+        return self
+
+
+class FinishRequest(Model):
+    """Either topics or all that were switched."""
+
+    topics: list[TopicName] = Field(default=[], max_length=10_000)
+    all: bool = Field(default=False, description="All topics of the link that were switched.")
+    delete_source_topics: bool = Field(
+        default=False,
+        description="Delete them at the source. Else they stay there as they are, and no producer can write to them "
+        "(max.message.bytes=0).",
+    )
+
+    @model_validator(mode="after")
+    def _one_of(self) -> FinishRequest:
+        if bool(self.topics) == self.all:
+            raise ValueError("give either topics or all")
+        return self
+
+
+class Direction(StrEnum):
+    """Of a mirrored topic: where its leaders are."""
+
+    FORWARD = "FORWARD"
+    REVERSED = "REVERSED"
+
+
+class SyncState(StrEnum):
+    """Of a link broker among the replicas of a partition in the cluster that is mirrored."""
+
+    WAITING = "WAITING"
+    FOLLOWING = "FOLLOWING"
+    IN_SYNC = "IN_SYNC"
+
+
 class ReplicaStatus(Model):
     """One of the target's real brokers that copies the partition."""
 
@@ -192,6 +240,14 @@ class MirrorSummary(Model):
     source_topic: str | None = Field(
         default=None, description="Its name at the source, if that is another one."
     )
+    direction: Direction = Field(
+        default=Direction.FORWARD,
+        description="REVERSED: it was switched. The target owns it, and its mirror lies at the source.",
+    )
+    sync: SyncState | None = Field(
+        default=None,
+        description="Where the link follows as an in-sync replica (mirror sync): of the partition that is least so.",
+    )
     state: MirrorState
     reason: str | None = None
     partitions: int
@@ -210,6 +266,18 @@ class HeldReader(Model):
     client_id: str = Field(description="At most 200 characters of it.")
     host: str
     since: datetime
+
+
+class ClientLeft(Model):
+    """A client that comes in at the cluster that a topic was switched from, on the sidecar that was asked."""
+
+    topic: str
+    client_id: str = Field(description="At most 200 characters of it.")
+    host: str
+    does: str = Field(
+        description="produce, fetch, or transaction: it writes in transactions, and is told to try again until it moves."
+    )
+    last_request: datetime
 
 
 class MirrorDescription(MirrorSummary):
@@ -237,6 +305,9 @@ class MirrorDescription(MirrorSummary):
     )
     held_readers: list[HeldReader] = Field(
         default=[], description="Consumers that get no records of it before the promote."
+    )
+    clients_left: list[ClientLeft] = Field(
+        default=[], description="Of a topic that was switched: clients that have not moved to the target."
     )
     partition_status: list[PartitionStatus]
 

@@ -16,6 +16,7 @@ class MirrorState(StrEnum):
     ACTIVE = "ACTIVE"
     PAUSED = "PAUSED"
     PROMOTING = "PROMOTING"
+    SWITCHING = "SWITCHING"
     PROMOTED = "PROMOTED"
     FAILED_OVER = "FAILED_OVER"
     SOURCE_UNAVAILABLE = "SOURCE_UNAVAILABLE"
@@ -27,6 +28,7 @@ SEVERITY: tuple[MirrorState, ...] = (
     MirrorState.PROMOTED,
     MirrorState.FAILED_OVER,
     MirrorState.ACTIVE,
+    MirrorState.SWITCHING,
     MirrorState.PROMOTING,
     MirrorState.PAUSED,
     MirrorState.LINKING,

@@ -14,7 +14,7 @@ from admin.models.common import Forwarding, Model, Traffic
 from admin.models.fleet import FleetStatus, SidecarStatus
 from admin.models.groups import GroupsStatus
 from admin.models.links import LinkSummary
-from admin.models.mirrors import HeldReader, MirrorSummary, RemainingCopy
+from admin.models.mirrors import ClientLeft, HeldReader, MirrorSummary, RemainingCopy
 from admin.models.promotes import PromoteJobStatus
 from admin.models.states import CheckResult, MirrorState, PeriodicState
 from admin.validation_models import LinkValidation
@@ -32,6 +32,9 @@ class LinkStatus(LinkSummary):
     validation: LinkValidation | None = None
     held_readers: list[HeldReader] = Field(
         default=[], description="Consumers that get no records of a mirror before its promote."
+    )
+    clients_left: list[ClientLeft] = Field(
+        default=[], description="Of topics that were switched: clients that have not moved to the target."
     )
 
 

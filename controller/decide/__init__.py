@@ -4,9 +4,13 @@
 - `failovers`: a failover: the source is dead, and the target takes over at the end of its replicas
 - `groups`: mirrored groups: discovery, promote, demote
 - `growth`: partitions that the source has added to a mirrored topic
-- `mirrors`: links, mirror topics and the phases of their partitions
+- `links`: links: made, changed and deleted
+- `mirrors`: mirror topics and the phases of their partitions
 - `promotes`: promotes and their steps
+- `restores`: a source that comes back after a failover, and follows the target
+- `reverse`: the link that runs against another one, for topics that are switched
 - `source_fence`: `--fence-source`: a source that refuses writes to a topic while it is promoted
+- `take_overs`: link brokers become the leaders of a topic in the cluster that is left, and give it back
 - `unheld_groups`: groups that no gate holds: who they are, and which of them a promote moves all the same
 - `validations`: results of the validator
 """

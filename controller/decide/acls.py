@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from controller.access.acls import Acl, Resource
-from controller.decide.mirrors import link_of
+from controller.decide.links import link_of
 from controller.image import ControllerImage
 from controller.state import CarriedAcls, Grant, Record, RemoveCarriedAcls
 

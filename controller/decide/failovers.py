@@ -20,7 +20,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from controller.decide.mirrors import change, link_of, mirror_of, partition_of
+from controller.decide.links import link_of
+from controller.decide.mirrors import change, mirror_of, partition_of
 from controller.decide.promotes import next_job
 from controller.errors import Refused
 from controller.image import ControllerImage

@@ -7,16 +7,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controller.decide.mirrors import link_of
-from controller.decide.unheld_groups import carried, first_names, of_another
+from controller.decide.links import link_of
+from controller.decide.unheld_groups import carried, first_names, never_held, of_another
 from controller.errors import NotFound, Refused
 from controller.group_phases import GroupPhase, check_group_transition
 from controller.groups import GateKind
 from controller.image import ControllerImage
 from controller.judge.group_gates import FoundGroup, cannot_be_held, choose_gate, made_again
 from controller.keys import MAX_GROUP_BYTES
+from controller.mirror_group import GroupMove, GroupPolicy, GroupProtocol, MirrorGroup
 from controller.phases import ENDED, LED_ELSEWHERE, PROMOTING, Phase
-from controller.state import GroupMove, GroupPolicy, GroupProtocol, MirrorGroup, Record, RemoveGroup
+from controller.state import Record, RemoveGroup
 from wire.shown_id import shown_id
 
 # Phases in which discovery may change what a group covers and how it is held.
@@ -107,7 +108,7 @@ def discover(
             new = MirrorGroup(link=link, group=name, gate=gate, since=now, **covered)  # type: ignore[arg-type]
             if name in others:
                 new = replace(new, phase=GroupPhase.REFUSED, reason=of_another(others[name]))
-            elif (why := cannot_be_held(seen.protocol)) is not None:
+            elif (why := never_held(new)) is not None:
                 new = replace(new, phase=GroupPhase.REFUSED, reason=why)
             records.append(new)
             continue
@@ -121,7 +122,7 @@ def discover(
             # A demoted group has its gate already, and an empty group is no reason for another one.
             if seen.assignors or rules.gate is not None or known.gate_state is None:
                 changed = replace(changed, gate=gate)
-        elif gate is not known.gate and seen.assignors:
+        elif (gate is not known.gate and seen.assignors) or seen.changed or never_held(changed) is not None:
             # Without members the assignors are unknown, which is no reason to change a closed gate.
             otherwise[name] = gate
         if changed != known:
@@ -242,10 +243,13 @@ def begin_promote(
     )
     records: list[Record] = []
     for group in chosen:
-        if group.phase is GroupPhase.GATED or carried(image, group):
-            changed = replace(group, phase=GroupPhase.DRAINING, move=move, reason=None, since=now)
+        unheld = carried(image, group)
+        if group.phase is GroupPhase.GATED or unheld:
+            asked = replace(move, unheld=unheld)
+            changed = replace(group, phase=GroupPhase.DRAINING, move=asked, reason=None, since=now)
         elif group.phase in (GroupPhase.DRAINING, GroupPhase.FINAL_SYNC):
-            changed = replace(group, move=move)
+            unheld = group.move is not None and group.move.unheld
+            changed = replace(group, move=replace(move, unheld=unheld))
         else:
             reason = f"taken for promoted by force: it was {group.phase} ({group.reason})"
             changed = replace(group, phase=GroupPhase.PROMOTED, gate_state=None, reason=reason, since=now)
@@ -270,7 +274,16 @@ def begin_demote(
         raise Refused("; ".join(reasons))
     move = GroupMove(asked_at=now, until=None if timeout_ms is None else now + timeout_ms)
     records: list[Record] = [
-        replace(group, phase=GroupPhase.DEMOTING, move=move, reason=None, offsets=(), since=now)
+        replace(
+            group,
+            phase=GroupPhase.DEMOTING,
+            # One that was promoted before there was a gate for its kind names another.
+            gate=GateKind.STREAMS if group.protocol is GroupProtocol.STREAMS else group.gate,
+            move=move,
+            reason=None,
+            offsets=(),
+            since=now,
+        )
         for group in chosen
     ]
     return records, [group.group for group in chosen]

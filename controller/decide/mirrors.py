@@ -1,4 +1,4 @@
-"""Links, mirror topics and the phases of their partitions.
+"""Mirror topics and the phases of their partitions.
 
 Functions of the image that return records and change nothing; a refusal is an exception. `fleet.link_controller` commits and
 replays the records. Time and ids are passed in.
@@ -11,20 +11,19 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from controller import keys
+from controller.decide.links import link_of
+from controller.decide.reverse import reverse_of
 from controller.decide.source_fence import leave_closed, refuse_while_owed
 from controller.decide.validations import forget, forget_truncated
-from controller.errors import AlreadyExists, IllegalTransition, NotFound, Refused
+from controller.errors import AlreadyExists, IllegalTransition, NotFound, Refused, listed
 from controller.image import ControllerImage
-from controller.phases import BEFORE_HAND_OVER, ENDED, PROMOTING, Phase, check_transition
+from controller.phases import BEFORE_HAND_OVER, ENDED, PROMOTING, SWITCHING, Phase, check_transition
 from controller.plan.reassign import MOVABLE
 from controller.state import (
     UNBOUND,
-    JsonValue,
-    Link,
     MirrorPartition,
     MirrorTopic,
     Record,
-    RemoveLink,
     RemoveMirror,
 )
 from wire.frames.types import TopicId, TopicPartition
@@ -36,14 +35,6 @@ class Leadership(NamedTuple):
     leader: int
     leader_epoch: int
     isr: tuple[int, ...]
-
-
-def link_of(image: ControllerImage, name: str) -> Link:
-    link = image.links.get(name)
-    if link is None:
-        known = ", ".join(sorted(image.links)) or "none"
-        raise NotFound(f"link {name!r} does not exist (links: {known})")
-    return link
 
 
 def mirror_of(image: ControllerImage, link: str, topic: str) -> MirrorTopic:
@@ -61,56 +52,6 @@ def partition_of(image: ControllerImage, link: str, tp: TopicPartition) -> Mirro
     return state
 
 
-def create_link(image: ControllerImage, link: Link) -> list[Record]:
-    keys.check_link_name(link.name)
-    if link.name in image.links:
-        raise AlreadyExists(f"link {link.name!r} exists already")
-    return [link]
-
-
-def update_link(
-    image: ControllerImage,
-    name: str,
-    properties: Mapping[str, str] | None,
-    options: Mapping[str, JsonValue] | None,
-) -> list[Record]:
-    link = link_of(image, name)
-    changed = replace(
-        link,
-        properties=link.properties if properties is None else dict(properties),
-        options=link.options if options is None else dict(options),
-    )
-    if changed.prefix != link.prefix and any(image.link_mirrors(name)):
-        raise Refused(
-            f"the prefix of link {name!r} is that of its mirrors: delete them first, or make another link"
-        )
-    return [changed]
-
-
-def delete_link(image: ControllerImage, name: str, force: bool = False) -> list[Record]:
-    """`force`: also if a topic of the source was left closed, which is never undone without the link."""
-    link_of(image, name)
-    alive = sorted(
-        {s.topic for s in image.link_partitions(name) if s.phase not in ENDED and not left_out(image, s)}
-    )
-    if alive:
-        raise Refused(f"link {name!r} still mirrors {listed(alive)}: promote, fail over or delete them first")
-    if not force:
-        refuse_while_owed(image, name)
-    return [RemoveLink(name)]
-
-
-def left_out(image: ControllerImage, state: MirrorPartition) -> bool:
-    """Whether a failover of its topic has left it out: the source had just added it, and nothing of it was copied."""
-    mirror = image.mirrors.get((state.link, state.topic))
-    return (
-        mirror is not None
-        and mirror.added(state.partition)
-        and state.session_epoch < 0
-        and any(one.phase is Phase.FAILED_OVER for one in image.topic_partitions(state.link, state.topic))
-    )
-
-
 def create_mirror(
     image: ControllerImage, mirror: MirrorTopic, states: Sequence[MirrorPartition]
 ) -> list[Record]:
@@ -120,7 +61,7 @@ def create_mirror(
         raise Refused(
             f"topic {mirror.topic!r}: link {link.name!r} mirrors {mirror.source_topic!r} by another name"
         )
-    existing = image.mirror_of_topic(mirror.topic)
+    existing = image.mirror_of_topic(mirror.topic, link.at)
     if existing is not None:
         raise AlreadyExists(f"topic {mirror.topic!r} is a mirror of link {existing.link!r} already")
     if mirror.partitions < 1:
@@ -150,10 +91,34 @@ def delete_mirror(image: ControllerImage, link: str, topic: str, force: bool = F
     promoting = [s for s in image.topic_partitions(link, topic) if s.phase in PROMOTING]
     if promoting:
         raise Refused(f"topic {topic!r} is being promoted ({promoting[0].tp} is {promoting[0].phase})")
+    refuse_while_switched(image, link, topic)
     refuse_while_running(image, link, topic)
     if not force:
+        states = image.topic_partitions(link, topic)
+        refuse_to_drop(image, link, [state.tp for state in states if state.phase not in ENDED])
         refuse_while_owed(image, link, topic)
     return [*leave_closed(image, link, topic), RemoveMirror(link, topic)]
+
+
+def refuse_while_switched(image: ControllerImage, link: str, topic: str) -> None:
+    """Refused while a switch has a partition, on either side: it undoes what it has begun, or ends it."""
+    reverse = reverse_of(image, link)
+    against = image.links[link].reverse_of if reverse is None else reverse.name
+    for name in (link, against) if against is not None else (link,):
+        for state in image.topic_partitions(name, topic):
+            if state.phase in SWITCHING:
+                raise Refused(f"topic {topic!r} is being switched ({state.tp} is {state.phase})")
+
+
+def refuse_to_drop(image: ControllerImage, link: str, tps: Iterable[TopicPartition]) -> None:
+    """Refused for partitions that were taken over: the brokers of their cluster hold its own log, as far as it went, and
+    nobody copies it anew."""
+    taken = [state.tp for tp in tps if (state := partition_of(image, link, tp)).taken is not None]
+    if taken:
+        raise Refused(
+            f"{listed([str(tp) for tp in taken])}: the brokers there led it before the switch and hold its log of that "
+            "time, which is not copied from the other cluster again: switch back instead"
+        )
 
 
 def refuse_while_running(image: ControllerImage, link: str, topic: str) -> None:
@@ -350,18 +315,9 @@ def set_source_epochs(
     return [] if history == state.source_epochs else [replace(state, source_epochs=history)]
 
 
-def add_source_epoch(
-    image: ControllerImage, link: str, tp: TopicPartition, epoch: int, start_offset: int
-) -> list[Record]:
-    """Append one entry; the same epoch again is no change."""
-    history = partition_of(image, link, tp).source_epochs
-    if history and history[-1][0] == epoch:
-        return []
-    return set_source_epochs(image, link, tp, [*history, (epoch, start_offset)])
-
-
 def set_paused(image: ControllerImage, link: str, topic: str, paused: bool, now: int) -> list[Record]:
     mirror = mirror_of(image, link, topic)
+    refuse_while_switched(image, link, topic)
     records: list[Record] = []
     if mirror.paused != paused:
         records.append(replace(mirror, paused=paused))
@@ -380,17 +336,18 @@ def set_paused(image: ControllerImage, link: str, topic: str, paused: bool, now:
 def fail_partition(
     image: ControllerImage, link: str, tp: TopicPartition, reason: str, now: int
 ) -> list[Record]:
-    """A mirror failed. While a promote owns the partition only `failure` is set: the driver sees it and gives up."""
+    """A mirror failed. While a promote or a switch owns the partition only `failure` is set: it sees that and gives up."""
     state = partition_of(image, link, tp)
     if state.phase in ENDED or state.phase is Phase.HANDED_OVER or state.phase is Phase.FAILED:
         return []
-    if state.phase in PROMOTING:
+    if state.phase in PROMOTING | SWITCHING:
         return [] if state.failure is not None else [replace(state, failure=reason)]
     return change(image, link, [tp], Phase.FAILED, now, reason=reason)
 
 
 def restart_partition(image: ControllerImage, link: str, tp: TopicPartition, now: int) -> list[Record]:
     """The operator's way out of FAILED: link the partition again from the beginning, with a new session epoch."""
+    refuse_to_drop(image, link, [tp])
     restarted = change(
         image,
         link,
@@ -404,9 +361,3 @@ def restart_partition(image: ControllerImage, link: str, tp: TopicPartition, now
         source_epochs=(),
     )
     return [*restarted, *forget(image, link, [tp])]
-
-
-def listed(names: Sequence[str], most: int = 5) -> str:
-    """`a, b and 7 more`."""
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

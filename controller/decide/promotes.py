@@ -6,8 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from controller.decide.mirrors import change, link_of, listed, mirror_of, partition_of
-from controller.errors import NotFound, Refused
+from controller.decide.links import link_of
+from controller.decide.mirrors import change, mirror_of, partition_of
+from controller.decide.take_overs import refuse_unless_taken
+from controller.errors import NotFound, Refused, listed
 from controller.image import ControllerImage
 from controller.phases import ENDED, PROMOTING, Phase
 from controller.proof import PromoteEvidence, ValidationPolicy
@@ -24,6 +26,7 @@ def begin_promote(
     accept_missing: int = 0,
     requested_by: str | None = None,
     warnings: Sequence[str] = (),
+    switch: bool = False,
 ) -> tuple[list[Record], PromoteJob]:
     """A job for whole topics (None: all of the link that are not promoted yet)."""
     link_of(image, link)
@@ -32,6 +35,8 @@ def begin_promote(
     wrong: list[str] = []
     for topic in names:
         mirror = mirror_of(image, link, topic)
+        if mirror.ending is not None:
+            raise Refused(f"the switch of topic {topic!r} is being finished: there is no way back")
         for state in image.topic_partitions(link, topic):
             linking = state.phase is Phase.LINKING and mirror.added(state.partition)
             if state.phase is Phase.ACTIVE or linking:  # what the source has just added is waited for
@@ -55,6 +60,7 @@ def begin_promote(
         accept_missing=accept_missing,
         requested_by=requested_by,
         warnings=tuple(warnings),
+        switch=switch,
     )
     return [job], job
 
@@ -124,6 +130,9 @@ def advance(
     attempts: Mapping[TopicPartition, Attempt] | None = None,
 ) -> list[Record]:
     """One step of the promote driver for a batch, in one commit."""
+    if phase is Phase.VALIDATED:
+        tps = list(tps)
+        refuse_unless_taken(image, link, tps)
     records: list[Record] = []
     for tp in tps:
         fields: dict[str, Any] = {"reason": None if reasons is None else reasons.get(tp)}
@@ -142,6 +151,7 @@ def note_attempts(
     aligned_ends: Mapping[TopicPartition, int] | None = None,
 ) -> list[Record]:
     """Note the epochs of the next AlterPartition before it is sent. `aligned_ends`: ends that differ from the noted ones."""
+    refuse_unless_taken(image, link, attempts)
     records: list[Record] = []
     for tp, attempt in attempts.items():
         state = partition_of(image, link, tp)

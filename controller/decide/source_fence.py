@@ -87,6 +87,7 @@ def whole_topics(
     """
     whole: list[str] = []
     parts: list[str] = []
+    tps = set(tps)
     for topic in sorted({tp.topic for tp in tps}):
         others = [
             state

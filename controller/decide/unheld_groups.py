@@ -1,4 +1,4 @@
-"""Groups that no gate holds: streams groups and share groups, and groups that are refused for another reason."""
+"""Groups that no gate holds: share groups, and groups that are refused for another reason."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 
 from controller.group_phases import GroupPhase
 from controller.image import ControllerImage
-from controller.judge.group_gates import cannot_be_held
-from controller.state import MirrorGroup
+from controller.judge.group_gates import cannot_be_held, unheld
+from controller.mirror_group import GroupProtocol, MirrorGroup
 from wire.shown_id import shown_id
 
 
@@ -15,7 +15,7 @@ def unheld_readers(image: ControllerImage, link: str, topics: Collection[str]) -
     """Groups that read one of the topics and are not held, each with the reason for that."""
     return [
         f"{_named(group)} reads {first_names(sorted({*topics} & {*group.topics}))}: {group.reason}"
-        if cannot_be_held(group.protocol)
+        if unheld(group.protocol)
         else f"group {shown_id(group.group)} is {group.phase}: {group.reason}"
         for group in image.link_groups(link)
         if group.phase in (GroupPhase.REFUSED, GroupPhase.FAILED) and not set(topics).isdisjoint(group.topics)
@@ -28,14 +28,14 @@ def _named(group: MirrorGroup) -> str:
 
 def how_it_moves(group: MirrorGroup) -> str:
     """For a person who promotes a group that no gate holds."""
-    return f"{_named(group)}: {cannot_be_held(group.protocol)}"
+    return f"{_named(group)}: {unheld(group.protocol)}"
 
 
 def carried(image: ControllerImage, group: MirrorGroup) -> bool:
     """Whether a promote brings the offsets of the group over although no gate holds it."""
     return (
         group.phase is GroupPhase.REFUSED
-        and cannot_be_held(group.protocol) is not None
+        and unheld(group.protocol) is not None
         and owner_elsewhere(image, group) is None
     )
 
@@ -47,7 +47,17 @@ def of_another(link: str) -> str:
 def refusal(image: ControllerImage, group: MirrorGroup) -> str | None:
     """Why a group must not be gated, as far as the state shows; None if it may."""
     owner = owner_elsewhere(image, group)
-    return cannot_be_held(group.protocol) if owner is None else of_another(owner)
+    return never_held(group) if owner is None else of_another(owner)
+
+
+def never_held(group: MirrorGroup) -> str | None:
+    """Why the group cannot be held, whoever else mirrors it."""
+    if group.protocol is GroupProtocol.STREAMS and group.unmirrored:
+        return (
+            f"it cannot be held while the link does not mirror {first_names(group.unmirrored)}, which it reads or keeps its "
+            f"state in; {unheld(group.protocol)}"
+        )
+    return cannot_be_held(group.protocol)
 
 
 def owner_elsewhere(image: ControllerImage, group: MirrorGroup) -> str | None:

@@ -379,11 +379,6 @@ def compare_effective(
     return findings
 
 
-def unknown_configs(names: Collection[str]) -> list[str]:
-    """Names that are neither copied, skipped for a reason, nor forced: for `doctor`."""
-    return sorted(n for n in names if n not in COPIED and n not in SKIPPED and n not in FORCED)
-
-
 def _number(configs: Mapping[str, str], name: str) -> int | None:
     value = configs.get(name)
     try:

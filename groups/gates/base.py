@@ -158,6 +158,7 @@ class LostReason(StrEnum):
     CONVERTED = "the group changed its protocol"
     FENCED = "another sidecar took it over"
     DELETED = "the group was deleted"
+    TOPICS_GONE = "topics of it are not on the target"
 
 
 class GateLost(GateError):

@@ -48,6 +48,9 @@ _RIGHTS: dict[tuple[str, int], tuple[str, str, str]] = {
     ("", TOPIC_AUTHORIZATION_FAILED): _TOPIC_READ,
     ("consumer_group_heartbeat", TOPIC_AUTHORIZATION_FAILED): _TOPIC_DESCRIBE,
     ("consumer_group_describe", TOPIC_AUTHORIZATION_FAILED): _TOPIC_DESCRIBE,
+    ("streams_group_describe", GROUP_AUTHORIZATION_FAILED): _GROUP_DESCRIBE,
+    ("streams_group_heartbeat", TOPIC_AUTHORIZATION_FAILED): _TOPIC_DESCRIBE,
+    ("streams_group_describe", TOPIC_AUTHORIZATION_FAILED): _TOPIC_DESCRIBE,
     ("", TRANSACTIONAL_ID_AUTHORIZATION_FAILED): _TRANSACTION_WRITE,
     ("find_coordinator", TRANSACTIONAL_ID_AUTHORIZATION_FAILED): _TRANSACTION_DESCRIBE,
 }

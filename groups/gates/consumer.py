@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Container, Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from controller.groups import ConsumerMember
 from groups.gates import codes
 from groups.gates.base import CommitFailed, GateRefused, GroupActive, OffsetAndMetadata
 from groups.gates.coordinators import KeyType
 from groups.gates.member_part import MemberGate, MemberPart
-from groups.gates.requests import CoordinatorGroup, CoordinatorMember, describe, explained, offset_commit
+from groups.gates.requests import CoordinatorGroup, CoordinatorMember, explained, offset_commit
 from groups.gates.settings import REBALANCE_TIMEOUT_MS
 from wire.backoff import Backoff
 from wire.errors import UnsupportedApi
@@ -39,6 +39,8 @@ _DEFAULT_INTERVAL = 5.0
 class ConsumerHold(MemberPart):
     """The member of a ConsumerGate."""
 
+    _api: ClassVar[str] = "consumer_group_heartbeat"
+    _lacking: ClassVar[str] = "the target lacks the consumer protocol (KIP-848); choose a classic gate"
     _interval = _DEFAULT_INTERVAL
 
     @property
@@ -57,10 +59,10 @@ class ConsumerHold(MemberPart):
         return self.member.member_epoch > 0
 
     async def take(self, partitions: Iterable[TopicPartition]) -> None:
-        topics = tuple(sorted({tp.topic for tp in partitions} | set(self.member.topics)))
+        topics = self._topics(partitions)
         resumed = self.joined
         if not resumed:
-            described = await describe(self.coordinators, self.group, timeout=self.settings.operation_timeout)
+            described = await self.described()
             others, mine = described.others(self.member_id), described.member(self.member_id)
             if others and mine is None:
                 raise GroupActive(self.group, others, described.state)
@@ -72,13 +74,16 @@ class ConsumerHold(MemberPart):
             await self._beat(topics, self.member.member_epoch)
         await self._own(topics, resumed)
 
+    def _topics(self, partitions: Iterable[TopicPartition]) -> tuple[str, ...]:
+        return tuple(sorted({tp.topic for tp in partitions} | set(self.member.topics)))
+
     async def _own(self, topics: tuple[str, ...], resumed: bool) -> None:
         """Wait until every partition is ours. A member that was there before keeps its partitions, whatever it is
         told: only the other owners are to be found out."""
         deadline = self.clock() + self.settings.take_timeout
         backoff = Backoff(_FIRST_PAUSE, 1.0)
         while True:
-            described = await describe(self.coordinators, self.group, timeout=self.settings.operation_timeout)
+            described = await self.described()
             mine = described.member(self.member_id)
             if mine is None:
                 raise await self.lost("the member vanished while it was joining")
@@ -136,11 +141,7 @@ class ConsumerHold(MemberPart):
             }
             if topics is not None:
                 await self._existing(topics)
-                fields |= {
-                    "rebalance_timeout_ms": REBALANCE_TIMEOUT_MS,
-                    "subscribed_topic_names": list(topics),
-                    "topic_partitions": [] if epoch == 0 else self._owned(topics),
-                }
+                fields |= self._full(topics, joining=epoch == 0)
             answer = await self._heartbeat(fields)
             code = int(answer.error_code)
             if code == 0:
@@ -151,33 +152,36 @@ class ConsumerHold(MemberPart):
             if code in codes.MEMBER_GONE:
                 raise await self.lost("its session ended")
             if code != FENCED_MEMBER_EPOCH:
-                codes.check(
-                    code,
-                    "consumer_group_heartbeat",
-                    self.group,
-                    resource=",".join(self.member.topics),
-                    message=answer.error_message,
-                )
+                self._check(code, answer.error_message)
             epoch = await self._epoch()
             topics = self.member.topics
         raise await self.lost("the coordinator does not agree on the member's epoch")
+
+    def _full(self, topics: tuple[str, ...], *, joining: bool) -> dict[str, object]:
+        """The fields of a full heartbeat."""
+        return {
+            "rebalance_timeout_ms": REBALANCE_TIMEOUT_MS,
+            "subscribed_topic_names": list(topics),
+            "topic_partitions": [] if joining else self._owned(topics),
+        }
+
+    def _check(self, code: int, message: str | None) -> None:
+        codes.check(code, self._api, self.group, resource=",".join(self.member.topics), message=message)
 
     async def _heartbeat(self, fields: Mapping[str, object]) -> Any:
         try:
             return await self.coordinators.call(
                 KeyType.GROUP,
                 self.group,
-                "consumer_group_heartbeat",
+                self._api,
                 fields,
                 timeout=self.settings.heartbeat_timeout,
             )
         except UnsupportedApi as error:
-            raise GateRefused(
-                self.group, "the target lacks the consumer protocol (KIP-848); choose a classic gate"
-            ) from error
+            raise GateRefused(self.group, self._lacking) from error
 
     async def _epoch(self) -> int:
-        described = await describe(self.coordinators, self.group, timeout=self.settings.operation_timeout)
+        described = await self.described()
         mine = described.member(self.member_id)
         if mine is None:
             raise await self.lost("its session ended")
@@ -198,7 +202,7 @@ class ConsumerHold(MemberPart):
         """As the member. Refused for a partition that a client already owns (see the module) unless it is held
         otherwise: the client's commits count there."""
         for _ in range(_ATTEMPTS):
-            described = await describe(self.coordinators, self.group, timeout=self.settings.operation_timeout)
+            described = await self.described()
             mine = described.member(self.member_id)
             if mine is None:
                 raise await self.lost("its session ended")
@@ -237,7 +241,7 @@ class ConsumerHold(MemberPart):
         """
         deadline = self.clock() + self.settings.rejoin_time
         while True:
-            described = await describe(self.coordinators, self.group, timeout=self.settings.operation_timeout)
+            described = await self.described()
             mine, others = described.member(self.member_id), described.others(self.member_id)
             if (
                 mine is None
@@ -256,13 +260,13 @@ class ConsumerHold(MemberPart):
         answer = await self.coordinators.call(
             KeyType.GROUP,
             self.group,
-            "consumer_group_heartbeat",
+            self._api,
             {"group_id": self.group, "member_id": self.member_id, "member_epoch": _LEAVE},
             timeout=self.settings.operation_timeout,
         )
         code = int(answer.error_code)
         if code not in codes.MEMBER_GONE:
-            codes.check(code, "consumer_group_heartbeat", self.group, message=answer.error_message)
+            codes.check(code, self._api, self.group, message=answer.error_message)
 
     async def forget(self) -> None:
         await self.ledger.consumer(member_id=new_member_id(), member_epoch=0)

@@ -15,7 +15,11 @@ from wire.shown_id import shown_id
 __all__ = ["Coordinators", "KeyType"]
 
 _DESCRIBE_MAX_GROUPS = 200  # some ten milliseconds of decoding
-_DESCRIBED_BY = {"consumer_group_describe": "group_ids", "describe_groups": "groups"}
+_DESCRIBED_BY = {
+    "consumer_group_describe": "group_ids",
+    "streams_group_describe": "group_ids",
+    "describe_groups": "groups",
+}
 
 
 class Coordinators(CoordinatorClient):
@@ -29,7 +33,7 @@ class Coordinators(CoordinatorClient):
         return codes.error(code, "find_coordinator", key, resource=key)
 
     async def describe(self, group: str, api: str, *, timeout: float) -> Any:
-        """A group's part of a consumer_group_describe or describe_groups answer. Simultaneous calls for one
+        """A group's part of the answer of an api that describes groups. Simultaneous calls for one
         coordinator share a request. Raises as `call`."""
         deadline = time.monotonic() + timeout
 

@@ -23,11 +23,12 @@ from groups.gates.gate import PairGate
 from groups.gates.ledger import Ledger
 from groups.gates.member_part import MemberPart
 from groups.gates.settings import DEFAULT_PROTOCOLS, GateSettings
+from groups.gates.streams import StreamsHold
 from groups.gates.transaction import TransactionGate
 from groups.gates.transaction_part import TransactionPart
 from wire.shown_id import shown_id
 
-_CONSUMER = frozenset({GateKind.CONSUMER, GateKind.CONSUMER_AND_TRANSACTION})
+_CONSUMER = frozenset({GateKind.CONSUMER, GateKind.CONSUMER_AND_TRANSACTION, GateKind.STREAMS})
 _CLASSIC = frozenset({GateKind.CLASSIC, GateKind.CLASSIC_AND_TRANSACTION})
 _TRANSACTION = frozenset(
     {GateKind.TRANSACTION, GateKind.CONSUMER_AND_TRANSACTION, GateKind.CLASSIC_AND_TRANSACTION}
@@ -42,17 +43,20 @@ def plan_gate(
     *,
     protocols: Sequence[str] = (),
     member_id: str | None = None,
+    topology: str | None = None,
 ) -> GateRecord:
     """The record of a gate that is yet to be closed.
 
     `protocols`: the assignors of the source group's members, its current one first; the well-known ones are
-    named after them. Only for classic gates.
+    named after them. Only for classic gates. `topology`: of the application, for a streams gate.
     """
     names = tuple(dict.fromkeys([*protocols, *DEFAULT_PROTOCOLS]))
     return GateRecord(
         group=group,
         kind=kind,
-        consumer=ConsumerMember(member_id=member_id or new_member_id()) if kind in _CONSUMER else None,
+        consumer=ConsumerMember(member_id=member_id or new_member_id(), topology=topology)
+        if kind in _CONSUMER
+        else None,
         classic=ClassicMember(protocols=names) if kind in _CLASSIC else None,
         transaction=PendingTransaction(transactional_ids=transactional_ids(link, group))
         if kind in _TRANSACTION
@@ -84,7 +88,8 @@ def make_gate(
     member: MemberPart | None = None
     transaction: TransactionPart | None = None
     if record.consumer is not None:
-        member = ConsumerHold(coordinators, ledger, settings, clock=clock, sleep=sleep, jitter=jitter)
+        hold = StreamsHold if record.kind is GateKind.STREAMS else ConsumerHold
+        member = hold(coordinators, ledger, settings, clock=clock, sleep=sleep, jitter=jitter)
     elif record.classic is not None:
         member = ClassicHold(coordinators, ledger, settings, clock=clock, sleep=sleep, jitter=jitter)
     if record.transaction is not None:

@@ -1,12 +1,18 @@
-"""The gate's record, made durable before the step that needs it."""
+"""The gate's record, made durable before the step that needs it; a gate's halves, member and transaction, share it."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import random
+import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from controller.groups import GateRecord
 from groups.gates.base import Save
+from groups.gates.coordinators import Coordinators
+from groups.gates.settings import GateSettings
 
 
 class Ledger:
@@ -45,3 +51,32 @@ class Ledger:
         if self.record.transaction is None:
             raise ValueError(f"a {self.record.kind} gate has no transaction")
         await self.update(transaction=dataclasses.replace(self.record.transaction, **changes))
+
+
+class GatePart:
+    """Knows a protocol of the group's coordinators, and nothing of stages."""
+
+    def __init__(
+        self,
+        coordinators: Coordinators,
+        ledger: Ledger,
+        settings: GateSettings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.coordinators = coordinators
+        self.ledger = ledger
+        self.settings = settings
+        self.clock = clock
+        self.sleep = sleep
+        self.jitter = jitter
+        self.set_up()
+
+    def set_up(self) -> None:
+        """The part's own state, at its beginning."""
+
+    @property
+    def group(self) -> str:
+        return self.ledger.record.group

@@ -7,51 +7,28 @@ a transaction beside a hold.
 from __future__ import annotations
 
 import abc
-import asyncio
-import random
-import time
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import ClassVar
 
 from controller.groups import GateRecord, GateStage
 from groups.gates import codes
 from groups.gates.base import CommitFailed, GateError, GateLost, LostReason, OffsetAndMetadata
 from groups.gates.coordinators import Coordinators
-from groups.gates.ledger import Ledger
+from groups.gates.ledger import GatePart
 from groups.gates.requests import CoordinatorGroup, describe, offset_fetch
-from groups.gates.settings import GateSettings
 from wire.frames.error_codes import GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
 from wire.frames.types import TopicPartition
 
 
-class MemberPart(abc.ABC):
+class MemberPart(GatePart, abc.ABC):
     """A member of the group that keeps all others from reading."""
 
-    def __init__(
-        self,
-        coordinators: Coordinators,
-        ledger: Ledger,
-        settings: GateSettings,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        jitter: Callable[[], float] = random.random,
-    ) -> None:
-        self.coordinators = coordinators
-        self.ledger = ledger
-        self.settings = settings
-        self.clock = clock
-        self.sleep = sleep
-        self.jitter = jitter
+    def set_up(self) -> None:
         #: Partitions that a client owns all the same, as of the last look.
         self.unheld: frozenset[TopicPartition] = frozenset()
         #: Set if the member is in the group, and no longer keeps all others from reading.
         self.weakness: GateLost | None = None
-        self._due = clock()
-
-    @property
-    def group(self) -> str:
-        return self.ledger.record.group
+        self._due = self.clock()
 
     @property
     @abc.abstractmethod
@@ -103,10 +80,17 @@ class MemberPart(abc.ABC):
 
     async def lost(self, detail: str) -> GateLost:
         """The error to raise, with the present members; the record is reset, so that the gate can be taken anew."""
-        described = await describe(self.coordinators, self.group, timeout=self.settings.operation_timeout)
-        error = self.explain(described, detail)
+        error = self.explain(await self.described(), detail)
         await self.forget()
         return error
+
+    async def described(self) -> CoordinatorGroup:
+        return await describe(
+            self.coordinators,
+            self.group,
+            streams=self.protocol == "streams",
+            timeout=self.settings.operation_timeout,
+        )
 
     def explain(self, described: CoordinatorGroup, detail: str) -> GateLost:
         others = described.others(self.member_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -12,6 +12,7 @@ from groups.gates import codes
 from groups.gates.base import CommitFailed, GroupMember, OffsetAndMetadata
 from groups.gates.coordinators import Coordinators, KeyType
 from groups.gates.pieces import pieces, smaller
+from groups.gates.topology import read_by
 from wire.errors import UnsupportedApi, error_name
 from wire.frames.error_codes import (
     GROUP_AUTHORIZATION_FAILED,
@@ -37,7 +38,7 @@ class CoordinatorMember(GroupMember):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorGroup:
-    """A group as its coordinator describes it; `protocol` is classic, consumer, or empty where there is none."""
+    """A group as its coordinator describes it; `protocol` is classic, consumer, streams, or empty where there is none."""
 
     protocol: str
     state: str
@@ -51,8 +52,13 @@ class CoordinatorGroup:
         return next((member for member in self.members if member.member_id == member_id), None)
 
 
-async def describe(coordinators: Coordinators, group: str, *, timeout: float) -> CoordinatorGroup:
-    """Ask by both protocols: DescribeGroups answers GROUP_ID_NOT_FOUND for a group of the consumer type."""
+async def describe(
+    coordinators: Coordinators, group: str, *, streams: bool = False, timeout: float
+) -> CoordinatorGroup:
+    """Ask by both protocols: DescribeGroups answers GROUP_ID_NOT_FOUND for a group of the consumer type. `streams`: by
+    that of streams groups before them."""
+    if streams and (found := await _describe_streams(coordinators, group, timeout)) is not None:
+        return found
     try:
         found = await coordinators.describe(group, "consumer_group_describe", timeout=timeout)
         code = int(found.error_code)
@@ -70,6 +76,47 @@ async def describe(coordinators: Coordinators, group: str, *, timeout: float) ->
     codes.check(code, "describe_groups", group)
     protocol = "" if found.group_state == "Dead" else "classic"
     return CoordinatorGroup(protocol, found.group_state, tuple(map(_classic_member, found.members)))
+
+
+async def _describe_streams(
+    coordinators: Coordinators, group: str, timeout: float
+) -> CoordinatorGroup | None:
+    try:
+        found = await coordinators.describe(group, "streams_group_describe", timeout=timeout)
+    except UnsupportedApi:
+        return None
+    code = int(found.error_code)
+    if code in (GROUP_ID_NOT_FOUND, UNSUPPORTED_VERSION):
+        return None
+    codes.check(code, "streams_group_describe", group, message=found.error_message)
+    read = topics_of_tasks(found)
+    members = tuple(
+        CoordinatorMember(
+            raw.member_id,
+            raw.client_id,
+            raw.client_host.lstrip("/"),
+            raw.instance_id,
+            tuple(partitions_of_tasks(raw.assignment.active_tasks, read)),
+            raw.member_epoch,
+            False,
+        )
+        for raw in found.members
+    )
+    return CoordinatorGroup("streams", found.group_state, members, found.group_epoch)
+
+
+def topics_of_tasks(group: Any) -> dict[str, list[str]]:
+    """By subtopology of a described streams group: the topics that its tasks read."""
+    topology = getattr(group, "topology", None)
+    parts = () if topology is None else topology.subtopologies or ()
+    return {part.subtopology_id: read_by(part) for part in parts}
+
+
+def partitions_of_tasks(tasks: Any, read: Mapping[str, list[str]]) -> Iterator[TopicPartition]:
+    for task in tasks:
+        for topic in read.get(task.subtopology_id, ()):
+            for index in task.partitions:
+                yield TopicPartition(topic, index)
 
 
 def _consumer_member(raw: Any) -> CoordinatorMember:

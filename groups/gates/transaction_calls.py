@@ -7,21 +7,17 @@ and epoch alone and may be repeated.
 from __future__ import annotations
 
 import abc
-import asyncio
 import logging
-import random
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from controller.groups import PendingTransaction
 from groups.gates import codes
 from groups.gates.base import CommitFailed, GateLost, LostReason, OffsetAndMetadata
-from groups.gates.coordinators import Coordinators, KeyType
-from groups.gates.ledger import Ledger
+from groups.gates.coordinators import KeyType
+from groups.gates.ledger import GatePart
 from groups.gates.pieces import Piece, pieces, smaller
 from groups.gates.requests import by_topic, failed_partitions, offset_fetch
-from groups.gates.settings import GateSettings
 from wire.backoff import Backoff
 from wire.frames.error_codes import (
     INVALID_COMMIT_OFFSET_SIZE,
@@ -40,32 +36,13 @@ _SHORTEST_TIMEOUT_MS = 10_000
 log = logging.getLogger(__name__)
 
 
-class TransactionCalls(abc.ABC):
+class TransactionCalls(GatePart, abc.ABC):
     """The exchanges of one gate's transaction with its coordinators."""
 
-    def __init__(
-        self,
-        coordinators: Coordinators,
-        ledger: Ledger,
-        settings: GateSettings,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        jitter: Callable[[], float] = random.random,
-    ) -> None:
-        self.coordinators = coordinators
-        self.ledger = ledger
-        self.settings = settings
-        self.clock = clock
-        self.sleep = sleep
-        self.jitter = jitter
+    def set_up(self) -> None:
         #: Partitions whose offsets are pending.
         self.pending: frozenset[TopicPartition] = frozenset()
-        self._timeout_ms = int(settings.transaction_timeout * 1000)
-
-    @property
-    def group(self) -> str:
-        return self.ledger.record.group
+        self._timeout_ms = int(self.settings.transaction_timeout * 1000)
 
     @property
     def state(self) -> PendingTransaction:

@@ -24,17 +24,11 @@ so a commit while the gate is closed survives both ends.)
 
 from __future__ import annotations
 
-import asyncio
 import math
-import random
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
 from groups.gates.base import CommitFailed, GateLost, LostReason, OffsetAndMetadata
-from groups.gates.coordinators import Coordinators
-from groups.gates.ledger import Ledger
 from groups.gates.requests import describe
-from groups.gates.settings import GateSettings
 from groups.gates.transaction_calls import TransactionCalls
 from wire.backoff import Backoff
 from wire.frames.error_codes import UNKNOWN_TOPIC_OR_PARTITION
@@ -47,17 +41,8 @@ _LAST_RETRY = 30.0
 class TransactionPart(TransactionCalls):
     """The transaction of a TransactionGate or a PairGate. Knows nothing of stages."""
 
-    def __init__(
-        self,
-        coordinators: Coordinators,
-        ledger: Ledger,
-        settings: GateSettings,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        jitter: Callable[[], float] = random.random,
-    ) -> None:
-        super().__init__(coordinators, ledger, settings, clock=clock, sleep=sleep, jitter=jitter)
+    def set_up(self) -> None:
+        super().set_up()
         #: All partitions to hold; `pending` lacks those that do not exist on the target yet.
         self._covered: dict[TopicPartition, OffsetAndMetadata] = {}
         self._taken = False  # in this process
@@ -65,9 +50,9 @@ class TransactionPart(TransactionCalls):
         self._known: dict[int, tuple[int, int]] = {}
         # The other transaction may be open: no renewal was seen to end.
         self._other_open = True
-        self._due = clock()
+        self._due = self.clock()
         # Next attempt for partitions that did not exist yet.
-        self._retry_at = clock()
+        self._retry_at = self.clock()
         self._backoff = Backoff(_FIRST_RETRY, _LAST_RETRY)
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,11 +18,10 @@ from controller.access.carry import AclPlan, AclRules, Selection, permitted, pla
 from controller.access.renamed import under_prefix
 from controller.decide.acls import carried
 from controller.phases import LED_ELSEWHERE
-from fleet.link_controller import LinkController, wall_clock_ms
+from fleet.link_controller import wall_clock_ms
 from linker.access.cluster_access import NoAuthorizer, Refusals, create_acls, delete_acls, read_acls
 from linker.access.options import acl_options
-from linker.membership import TargetCluster
-from wire.client.cluster import Cluster
+from linker.links.link_part import LinkContext, LinkPart
 from wire.errors import LinkerError
 from wire.periodic_task import PeriodicTask
 
@@ -44,22 +43,11 @@ class AclState:
     target: AclSet
 
 
-class AclKeeper:
+class AclKeeper(LinkPart):
     """That of one link."""
 
-    def __init__(
-        self,
-        link: str,
-        source: Cluster,
-        target: TargetCluster,
-        controller: LinkController,
-        link_brokers: Callable[[], frozenset[int]],
-    ) -> None:
-        self._link = link
-        self._source = source
-        self._target = target
-        self._controller = controller
-        self._link_brokers = link_brokers
+    def __init__(self, context: LinkContext) -> None:
+        super().__init__(context)
         self._to_confirm: frozenset[Acl] = frozenset()
         self._turn = asyncio.Lock()
         #: Why ACLs are not compared, or not carried; None while all is well.

@@ -21,6 +21,8 @@
   easily overlooked
 - `share_groups`: share groups (KIP-932) of the target that subscribe to a mirror: they get nothing of it before the
   promote
+- `source_membership`: whether the sidecar may become a broker of a link's source: asked before it joins, by link update
+  and by doctor
 - `this_machine`: checks this machine before the target hears of the sidecar
 - `topic_names`: names of topics that cannot be mirrored: Kafka's own, MirrorMaker 2's, and those that the target would
   take for another topic's

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from controller.decide.mirrors import listed
+from controller.errors import listed
 from controller.state import UNBOUND, MirrorPartition, MirrorTopic
 from linker.links.topic_shape import grown_at_target, led_by_others
 from wire.metadata.image import TopicImage

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from admin.models import Check, CheckResult
 from controller.decide.groups import GroupRules
-from controller.judge.group_gates import cannot_be_held
+from controller.judge.group_gates import CONSUMER_GROUPS, unheld
 from groups import other_kinds
 from groups.excluded import Excluded, candidates, in_one_line
 from groups.group_ids import why_not
@@ -24,10 +24,7 @@ def held(listing: Listing) -> list[str]:
     return [
         name
         for name, one in listing.groups.items()
-        if one.protocol_type in CONSUMERS
-        and one.protocol is not None
-        and cannot_be_held(one.protocol) is None
-        and why_not(name) is None
+        if one.protocol_type in CONSUMERS and one.protocol in CONSUMER_GROUPS and why_not(name) is None
     ]
 
 
@@ -78,7 +75,7 @@ async def unheld_checks(reader: GroupReader, listing: Listing, topics: Collectio
     others = {
         name: one
         for name, one in listing.groups.items()
-        if one.protocol is not None and cannot_be_held(one.protocol) is not None
+        if one.protocol is not None and unheld(one.protocol) is not None
     }
     try:
         answer = await other_kinds.read_by(reader, others, timeout=TIMEOUT)
@@ -94,7 +91,7 @@ async def unheld_checks(reader: GroupReader, listing: Listing, topics: Collectio
             Check(
                 name="groups",
                 result=CheckResult.WARN,
-                detail=f"group {shown_id(name)} {which}: {cannot_be_held(one.protocol)}",
+                detail=f"group {shown_id(name)} {which}: {unheld(one.protocol)}",
                 remedy='see docs/moving-consumers.md, "Groups that cannot be held"',
             )
         )

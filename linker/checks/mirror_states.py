@@ -9,6 +9,8 @@ from admin.models import Check, CheckResult, MirrorState, MirrorSummary
 
 _MOST = 50  # one line each; more of them are counted
 _WELL = frozenset({MirrorState.ACTIVE, MirrorState.PROMOTED, MirrorState.FAILED_OVER})
+#: Under way, as somebody asked.
+_ASKED_FOR = frozenset({MirrorState.PROMOTING, MirrorState.SWITCHING})
 
 
 class Stuck(NamedTuple):
@@ -27,7 +29,7 @@ def mirror_checks(
     """`stuck` of a FAILED topic; `troubles`: what keeps a mirror from being complete, by topic, whatever its state is."""
     bad = [one for one in mirrors if one.state not in _WELL or one.topic in troubles]
     checks = [_check(link, one, stuck, troubles.get(one.topic)) for one in bad[:_MOST]]
-    more = [one for one in bad[_MOST:] if one.state is not MirrorState.PROMOTING]
+    more = [one for one in bad[_MOST:] if one.state not in _ASKED_FOR]
     if more:
         checks.append(
             Check(
@@ -46,8 +48,8 @@ def mirror_checks(
 def _check(link: str, one: MirrorSummary, stuck: Callable[[str], Stuck | None], trouble: str | None) -> Check:
     result = CheckResult.FAIL
     reason = one.reason or trouble
-    if one.state is MirrorState.PROMOTING and trouble is None:
-        result = CheckResult.OK  # as somebody asked; `linker status` shows the promote
+    if one.state in _ASKED_FOR and trouble is None:
+        result = CheckResult.OK  # `linker status` shows the promote or the switch
     detail = f"{one.state}" + (f": {reason}" if reason else "")
     remedy = _next_step(link, one)
     if one.state is MirrorState.FAILED:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from admin.models import Check, CheckResult
-from controller.decide.mirrors import listed
+from controller.errors import listed
 from controller.judge.late_starts import Late, lost
 from controller.phases import Phase
 from controller.state import MirrorPartition

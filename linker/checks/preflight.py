@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from controller.decide.mirrors import listed
+from controller.errors import listed
 from controller.plan.topic_configs import (
     ConfigDifference,
     ConfigPlan,
@@ -132,7 +132,7 @@ async def check_mirror_rights(target: Target, topics: Collection[str]) -> list[P
     """The sidecar's rights on mirror topics, which exist. Without one of them a promote would end half way; of others it
     is only said what goes without them.
     """
-    response = await _describe_topics(target.cluster, topics)
+    response = await describe_topics(target.cluster, topics)
     return [
         PreflightFinding(
             "target rights",
@@ -149,7 +149,7 @@ async def check_mirror_rights(target: Target, topics: Collection[str]) -> list[P
     ]
 
 
-async def _describe_topics(cluster: Cluster, topics: Collection[str]) -> Any:
+async def describe_topics(cluster: Cluster, topics: Collection[str]) -> Any:
     return await _ask_any(
         cluster,
         "metadata",
@@ -189,7 +189,7 @@ class SeenTopic(NamedTuple):
 
 async def seen_source_topics(source: Cluster, topics: Sequence[str]) -> dict[str, SeenTopic]:
     """Those of the topics that are there, and that the link's principal may see."""
-    response = await _describe_topics(source, topics)
+    response = await describe_topics(source, topics)
     return {
         str(topic.name): SeenTopic(_topic_id(topic), len(topic.partitions))
         for topic in response.topics
@@ -201,7 +201,7 @@ async def read_source_topics(
     source: Cluster, topics: Sequence[str]
 ) -> tuple[dict[str, SourceTopic], list[str], list[PreflightFinding]]:
     """(topics that exist, names that do not, findings about rights)."""
-    response = await _describe_topics(source, topics)
+    response = await describe_topics(source, topics)
     missing: list[str] = []
     findings: list[PreflightFinding] = []
     described = {}

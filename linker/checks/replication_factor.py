@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from controller.decide.mirrors import listed
+from controller.errors import listed
 from linker.checks.preflight import TIMEOUT, PreflightFinding
 from linker.links.configs import broker_config
 from wire.client.cluster import Cluster

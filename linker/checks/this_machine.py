@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from linker.config.listeners import ListenerSection
 from linker.config.model import Config
 from linker.process.early_bind import Doors
 from wire.client.security import ListenerSecurity
@@ -37,15 +38,29 @@ def check_local(config: Config, doors: Doors) -> None:
     if config.store.type == "sqlite":
         config.store_path.parent.mkdir(parents=True, exist_ok=True)
     settings = config.sidecar
-    for one in settings.client_listeners():
-        properties = {**settings.listener_properties(one.name), "security.protocol": one.security_protocol}
-        _check_security(f"listener {one.name}", properties)
+    check_certificates("", settings)
     if (tls := settings.control_tls()) is not None:
         _check_security("control.listener", tls)
     with contextlib.ExitStack() as held:  # until all are tried: one address may be given twice
         for key, host, port in _addresses(config):
             if port and not doors.holds(host, port):
                 held.enter_context(_bound(key, host, port))
+
+
+def check_source(link: str, section: ListenerSection, doors: Doors) -> None:
+    """As check_local, before the sidecar joins a link's source."""
+    key = f"sources.{link}: "
+    check_certificates(key, section)
+    with contextlib.ExitStack() as held:
+        for one in section.client_listeners():
+            if one.port and not doors.holds(one.bind_host, one.port):
+                held.enter_context(_bound(f"{key}listener {one.name}", one.bind_host, one.port))
+
+
+def check_certificates(key: str, section: ListenerSection) -> None:
+    for one in section.client_listeners():
+        properties = {**section.listener_properties(one.name), "security.protocol": one.security_protocol}
+        _check_security(f"{key}listener {one.name}", properties)
 
 
 def _directories(config: Config) -> list[tuple[str, Path]]:

@@ -31,11 +31,14 @@
 - `promote_progress`: following a promote or a failover until it is over, and its exit code
 - `promote_tables`: promotes and failovers, planned and under way, as tables for people
 - `reassign`: `linker mirror reassign`: other brokers of the target for the replicas of mirrors
+- `restore`: `linker mirror restore`: a source that has come back after a failover follows the target
 - `run`: `linker run`, apart from the other commands: building them takes time, and clients wait while a sidecar
   starts
 - `run_command`: `linker run` for typer: its help, and its complaints about arguments
 - `sidecar`: `linker sidecar ...`
 - `store`: `linker store ...`: work on a state store while no sidecar runs
+- `switch`: `linker mirror sync`, `linker mirror switch` and `linker mirror finish`: the other cluster becomes the owner of
+  topics, in either direction
 - `tables`: links, mirrors and the status as tables for people
 - `topology`: `linker topology`: the clusters, numbered, and the ways that topics come
 - `validate`: `linker validate LINK [TOPIC]...`, `linker validate status`, `linker validate report`

@@ -49,8 +49,8 @@ def failover(
 ) -> None:
     """Take over from a source that is dead, at what the target's replicas have.
 
-    The source's records beyond that are lost, and said per partition. There is no way back: writes are not
-    forwarded any more, even if the source returns.
+    The source's records beyond that are lost, and said per partition. Writes are not forwarded any more, even if the
+    source returns: linker mirror restore has it follow the target then.
     """
     from admin.models import FailoverRequest
 

@@ -56,6 +56,15 @@ ChangedOptions = Annotated[
     ),
 ]
 
+JoinSource = Annotated[
+    bool | None,
+    typer.Option(
+        "--join-source/--no-join-source",
+        help="The sidecars are brokers of the source, too (section sources of their configuration), or leave it.",
+        show_default=False,
+    ),
+]
+
 #: Of what is deleted.
 Force = Annotated[
     bool,
@@ -80,6 +89,14 @@ def validated(model: type[ModelT], **fields: object) -> ModelT:
         raise usage(f"{where}: {message}" if where else message) from error
 
 
+def _options(option: list[str] | None, **flags: object) -> dict[str, object]:
+    """Those of --option and those that have a flag of their own, which counts."""
+    return {
+        **key_values(option or [], "--option"),
+        **{name: value for name, value in flags.items() if value is not None},
+    }
+
+
 @asking(app, "create")
 def create(
     ask: Asking,
@@ -99,6 +116,7 @@ def create(
             "--source-cluster-id", metavar="ID", help="Refuse the link if the source has another id."
         ),
     ] = None,
+    join_source: JoinSource = None,
     dry_run: DryRun = False,
 ) -> None:
     """Create a link to a source cluster.
@@ -118,7 +136,7 @@ def create(
         CreateLinkRequest,
         name=name,
         properties=properties,
-        options=key_values(option or [], "--option"),
+        options=_options(option, join_source=join_source),
         source_cluster_id=source_cluster_id,
     )
     with ask.client() as client:
@@ -171,6 +189,7 @@ def update(
             help="Most bytes that each sidecar reads for the link while clients write through it; 0: no limit.",
         ),
     ] = None,
+    join_source: JoinSource = None,
     dry_run: DryRun = False,
 ) -> None:
     """Change properties or options of a link; what is not named stays."""
@@ -182,11 +201,12 @@ def update(
         if key in properties:
             raise usage(f"{key} is both set and removed")
         properties[key] = None
-    options: dict[str, object] = dict(key_values(option or [], "--option"))
-    if replication_bytes_per_second is not None:
-        options["replication_bytes_per_second"] = replication_bytes_per_second
-    if replication_bytes_per_second_beside_writes is not None:
-        options["replication_bytes_per_second_beside_writes"] = replication_bytes_per_second_beside_writes
+    options = _options(
+        option,
+        join_source=join_source,
+        replication_bytes_per_second=replication_bytes_per_second,
+        replication_bytes_per_second_beside_writes=replication_bytes_per_second_beside_writes,
+    )
     request = validated(UpdateLinkRequest, properties=properties, options=options)
     with ask.client() as client:
         result = client.update_link(name, request, dry_run=dry_run)

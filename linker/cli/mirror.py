@@ -32,6 +32,8 @@ from linker.cli.options import (
 from linker.cli.output import note
 from linker.cli.promote_progress import follow
 from linker.cli.reassign import reassign
+from linker.cli.restore import restore
+from linker.cli.switch import finish, switch, sync
 
 if TYPE_CHECKING:
     from admin.models import ChangeResult
@@ -344,6 +346,10 @@ def promote(
 
 asking(app, "failover")(failover)
 asking(app, "reassign")(reassign)
+asking(app, "sync")(sync)
+asking(app, "switch")(switch)
+asking(app, "restore")(restore)
+asking(app, "finish")(finish)
 
 
 @asking(app, "delete")

@@ -24,6 +24,7 @@ _COLOURS = {
     "LINKING": "33",
     "PAUSED": "33",
     "PROMOTING": "36",
+    "SWITCHING": "36",
     "ACTIVE": "32",
     "PROMOTED": "32",
     "OK": "32",

@@ -63,7 +63,11 @@ def run(arguments: Arguments) -> None:
         sys.stdout.write(f"{arguments.config} is fine\n")
         return
     # Before all that takes time: see there.
-    doors = Doors((one.bind_host, one.port) for one in settings.sidecar.client_listeners())
+    doors = Doors(
+        (one.bind_host, one.port)
+        for section in (settings.sidecar, *settings.sources.values())
+        for one in section.client_listeners()
+    )
     # Loaded modules are no garbage: they are not looked through while they come in, nor ever again (a pause of all that
     # is served, of tens of milliseconds).
     gc.disable()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from admin.models import (
         AclSyncStatus,
         ChangeResult,
+        ClientLeft,
         Forwarding,
         HeldReader,
         LagReport,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         PartitionStatus,
         RemainingCopy,
         ReplicaStatus,
+        SourceMembership,
         Status,
         Traffic,
     )
@@ -77,11 +79,18 @@ def link(one: LinkDescription) -> str:
             ),
             ("traffic", traffic(one.traffic)),
             ("acls", one.acls and acls(one.acls)),
+            *[("joined source", membership(found)) for found in one.source_membership],
             *[(name.replace("_", " "), value) for name, value in one.options.model_dump().items()],
         ]
     )
     properties = columns(("PROPERTY", "VALUE"), sorted(one.properties.items()))
     return f"{head}\n\n{properties}"
+
+
+def membership(one: SourceMembership) -> str:
+    where = "no broker id" if one.broker_id is None else f"broker {one.broker_id}"
+    told = f"sidecar {one.sidecar} as {where}: {one.state}"
+    return one_line(told + (f": {one.reason}" if one.reason else ""))
 
 
 def acls(one: AclSyncStatus) -> str:
@@ -108,14 +117,17 @@ def traffic(one: Traffic) -> str:
 def mirrors(found: Iterable[MirrorSummary]) -> str:
     rows = list(found)
     renamed = any(m.source_topic for m in rows)
+    switched = any(m.sync is not None or m.direction == "REVERSED" for m in rows)
     return columns(
         (
             *("LINK", "TOPIC", *(("SOURCE TOPIC",) if renamed else ())),
+            *(("DIRECTION", "SYNC") if switched else ()),
             *("STATE", "PARTITIONS", "LAG", "MAX LAG", "TIME LAG", "ETA", "REASON"),
         ),
         [
             (
                 *(m.link, m.topic, *((m.source_topic or m.topic,) if renamed else ())),
+                *((m.direction, m.sync) if switched else ()),
                 *(m.state, m.partitions, m.lag, m.max_lag),
                 *(duration(m.lag_ms), eta(m.copying), m.reason),
             )
@@ -151,6 +163,8 @@ def mirror(one: MirrorDescription) -> str:
             ("topic", one.topic),
             ("source topic", one.source_topic),
             ("link", one.link),
+            ("direction", one.direction if one.direction == "REVERSED" else None),
+            ("sync", one.sync),
             ("state", one.state),
             ("reason", one.reason),
             ("copied in", eta(one.copying)),
@@ -202,7 +216,9 @@ def mirror(one: MirrorDescription) -> str:
         ],
         empty="no partitions",
     )
-    return "\n\n".join([head, *held_readers((one.link, reader) for reader in one.held_readers), table])
+    held = held_readers((one.link, reader) for reader in one.held_readers)
+    left = clients_left((one.link, client) for client in one.clients_left)
+    return "\n\n".join([head, *held, *left, table])
 
 
 def _source_leader(partition: PartitionStatus) -> str:
@@ -257,6 +273,24 @@ def held_readers(found: Iterable[tuple[str, HeldReader]]) -> list[str]:
     return [columns(("LINK", "TOPIC", "HELD CLIENT (FINDS IT EMPTY)", "HOST", "SINCE"), rows)]
 
 
+def clients_left(found: Iterable[tuple[str, ClientLeft]]) -> list[str]:
+    """By link; nothing at all where nobody is left."""
+    rows = [
+        (
+            link,
+            one.topic,
+            one.client_id or "-",
+            one.host,
+            one.does,
+            one.last_request.isoformat(timespec="seconds"),
+        )
+        for link, one in found
+    ]
+    if not rows:
+        return []
+    return [columns(("LINK", "TOPIC", "CLIENT LEFT AT THE SOURCE", "HOST", "DOES", "LAST REQUEST"), rows)]
+
+
 def status(one: Status) -> str:
     head = pairs(
         [
@@ -304,7 +338,11 @@ def status(one: Status) -> str:
         parts.append(prose(f"warning: {task.trouble}" for task in one.tasks if not task.well))
     if any(s.groups.groups or s.groups.reason for s in one.links):
         parts.append(columns(("LINK", "GROUPS"), [(s.name, in_one_line(s.groups)) for s in one.links]))
+    if any(s.source_membership for s in one.links):
+        rows = [(s.name, membership(found)) for s in one.links for found in s.source_membership]
+        parts.append(columns(("LINK", "AT THE SOURCE"), rows))
     parts += held_readers((s.name, reader) for s in one.links for reader in s.held_readers)
+    parts += clients_left((s.name, client) for s in one.links for client in s.clients_left)
     parts += [
         f"validation of {one_line(s.name)}: {validation_tables.summary(s.validation)}"
         for s in one.links

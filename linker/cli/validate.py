@@ -92,6 +92,7 @@ def run(
 ) -> None:
     """Compare every replica of the link's mirrors with the source, from where it was compared last.
 
+    Of topics that were switched: every replica at the source with the target's leader, in a run of its own.
     `linker validate LINK` is the same as `linker validate run LINK`. Follows the run until it is done; Ctrl-C cancels it,
     and what is proved by then stays proved. Exit code 1 if anything differs or could not be compared.
     """
@@ -117,13 +118,25 @@ def run(
             return
         if dry_run:
             raise usage("--dry-run goes with --continuous and --stop; a run changes no mirror that is equal")
-        request = validated(StartValidationRequest, topics=topics or [], all=not topics, mode=mode.value)
-        begun = client.start_validation(link, request)
-        if no_wait:
-            ask.show(begun, validation_tables.run)
-            return
-        note(f"validation {begun.id} started")
-        _follow(client, begun.id, ask.output)
+        exits = []
+        for chosen in [topics] if topics else _by_direction(client, link):
+            request = validated(StartValidationRequest, topics=chosen, all=not chosen, mode=mode.value)
+            begun = client.start_validation(link, request)
+            if no_wait:
+                ask.show(begun, validation_tables.run)
+                continue
+            note(f"validation {begun.id} started")
+            exits.append(_follow(client, begun.id, ask.output))
+        if not all(exits):
+            raise typer.Exit(1)
+
+
+def _by_direction(client: AdminClient, link: str) -> list[list[str]]:
+    """One run of all mirrors, or two where a part of the topics was switched."""
+    found: dict[str, list[str]] = {}
+    for one in client.list_mirrors(link):
+        found.setdefault(one.direction, []).append(one.topic)
+    return list(found.values()) if len(found) > 1 else [[]]
 
 
 @asking(app, "attach")
@@ -133,7 +146,8 @@ def attach(
 ) -> None:
     """Follow a run that was started before; Ctrl-C cancels it."""
     with ask.client() as client:
-        _follow(client, run_id, ask.output)
+        if not _follow(client, run_id, ask.output):
+            raise typer.Exit(1)
 
 
 @asking(app, "status")
@@ -249,8 +263,8 @@ def _told(run: ValidationRun) -> str:
     return one_line(", ".join(parts) + (f" ({run.reason})" if run.reason else ""))
 
 
-def _follow(client: AdminClient, run_id: str, form: Format) -> None:
-    """Wait for the end and print the run; Ctrl-C cancels it."""
+def _follow(client: AdminClient, run_id: str, form: Format) -> bool:
+    """Wait for the end and print the run; Ctrl-C cancels it. Whether all was compared, and is equal."""
     from admin.client import poll
 
     view = view_of(lambda: Lines(_step), drawn)
@@ -281,5 +295,5 @@ def _follow(client: AdminClient, run_id: str, form: Format) -> None:
     elif one.left_out:
         complain(f"not everything was compared: {one.left_out[0]}")
     else:
-        return
-    raise typer.Exit(1)
+        return True
+    return False

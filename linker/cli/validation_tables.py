@@ -115,6 +115,7 @@ def promote_lines(one: PromoteValidation | None) -> list[tuple[str, object]]:
             told += f", {one.missing_records} RECORDS MISSING before late starts"
     return [
         ("validation", f"{one.policy}; {told}" + (f" ({one.reason})" if one.reason else "")),
+        *(("proved", one_line(line)) for line in one.proved_by),
         ("evidence", one.html),
     ]
 

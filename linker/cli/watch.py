@@ -23,6 +23,7 @@ _STYLES = {
     "LINKING": "yellow",
     "PAUSED": "yellow",
     "PROMOTING": "cyan",
+    "SWITCHING": "cyan",
     "ACTIVE": "green",
     "PROMOTED": "green",
 }

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import contextlib
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
+from controller.errors import InvalidName
+from controller.keys import check_link_name
 from linker.config.check import ValidationConfig
+from linker.config.listeners import ListenerSection
 from linker.config.model import Config, ConfigError, LogConfig, SidecarConfig, TargetConfig
+from linker.config.source_section import CONTROLLER_OVERRIDES, SourceConfig
 from linker.config.store_section import STORE_SSL_PROPERTIES, FleetConfig, Section, StoreConfig
 from wire.client.properties import (
     LISTENER_PROPERTIES,
@@ -28,6 +33,7 @@ _S = TypeVar("_S", bound=Section)
 SECTIONS: dict[str, type[Section]] = {
     "sidecar": SidecarConfig,
     "target": TargetConfig,
+    "sources": SourceConfig,
     "store": StoreConfig,
     "fleet": FleetConfig,
     "validation": ValidationConfig,
@@ -40,9 +46,10 @@ def section_keys(section: str) -> set[str]:
     if section == "target":
         overrides = {f"controller.{key}" for key in SECURITY_PROPERTIES}
         return set(TARGET_PROPERTIES) | overrides | {"controller.quorum.bootstrap.servers"}
-    return {
+    found = {
         field.alias or name for name, field in SECTIONS[section].model_fields.items() if not field.exclude
     }
+    return found | CONTROLLER_OVERRIDES if section == "sources" else found
 
 
 def load_config(path: Path) -> Config:
@@ -73,6 +80,7 @@ def parse_config(text: str, *, base: Path, environ: Mapping[str, str] | None = N
     try:
         target = _target(_scalars("target", document["target"]), environ)
         sidecar = _sidecar(_section("sidecar", document["sidecar"], environ), base)
+        sources = _sources(document.get("sources"), environ)
         store = _store(_section("store", document.get("store"), environ))
         fleet = _model("fleet", FleetConfig, _section("fleet", document.get("fleet"), environ))
         validation = _validation(_section("validation", document.get("validation"), environ), base)
@@ -83,7 +91,13 @@ def parse_config(text: str, *, base: Path, environ: Mapping[str, str] | None = N
         store = store.model_copy(update={"path": base / store.path})
     try:
         return Config(
-            sidecar=sidecar, target=target, store=store, fleet=fleet, validation=validation, log=log
+            sidecar=sidecar,
+            target=target,
+            sources=sources,
+            store=store,
+            fleet=fleet,
+            validation=validation,
+            log=log,
         )
     except ValidationError as error:
         raise ConfigError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
@@ -120,26 +134,77 @@ def _target(raw: Mapping[str, str], environ: Mapping[str, str] | None) -> Target
 
 
 def _sidecar(raw: dict[str, Any], base: Path) -> SidecarConfig:
-    listener_properties = {}
-    for key in list(raw):
-        if key.startswith(("ssl.", "listener.name.")):
-            name = key if key.startswith("ssl.") else key.removeprefix("listener.name.").partition(".")[2]
-            if name not in LISTENER_PROPERTIES:
-                raise ConfigError(f"unknown key sidecar.{key}{nearest(name, LISTENER_PROPERTIES)}")
-            listener_properties[key] = str(raw.pop(key))
+    certificates = _certificates("sidecar", raw)
     sidecar = _model("sidecar", SidecarConfig, raw)
-    for key in listener_properties:
-        if key.startswith("listener.name."):
-            name = key.split(".")[2]
-            if name.upper() not in {"CONTROL", *(one.name for one in sidecar.client_listeners())}:
-                raise ConfigError(f"sidecar.{key}: there is no listener {name.upper()}")
+    _check_listeners("sidecar", certificates, sidecar, {"CONTROL"})
     return sidecar.model_copy(
         update={
             "state_dir": base / sidecar.state_dir,
             "links_dir": base / sidecar.links_dir,
-            "listener_ssl": listener_properties,
+            "exports_dir": None if sidecar.exports_dir is None else base / sidecar.exports_dir,
+            "listener_ssl": certificates,
         }
     )
+
+
+def _sources(raw: object, environ: Mapping[str, str] | None) -> dict[str, SourceConfig]:
+    """A section for each link. Secrets towards its controllers stay references."""
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict):
+        raise ConfigError(
+            "sources must hold a section for each link: its name, and below it broker.id and listeners"
+        )
+    return {str(link): _source(f"sources.{link}", str(link), one, environ) for link, one in raw.items()}
+
+
+def _source(where: str, link: str, raw: object, environ: Mapping[str, str] | None) -> SourceConfig:
+    try:
+        check_link_name(link)
+    except InvalidName as error:
+        raise ConfigError(f"{where}: {error}") from error
+    given = raw if isinstance(raw, dict) else {}
+    overrides = _scalars(where, {key: one for key, one in given.items() if key in CONTROLLER_OVERRIDES})
+    section = _section(
+        where, {key: one for key, one in given.items() if key not in overrides} if given else raw, environ
+    )
+    certificates = _certificates(where, section)
+    with _about(where):
+        source = _model(where, SourceConfig, section)
+        _check_listeners(where, certificates, source, set())
+        resolve_properties(overrides, environ=environ)
+        source.controller_bootstrap_servers()
+    return source.model_copy(update={"listener_ssl": certificates, "overrides": overrides})
+
+
+@contextlib.contextmanager
+def _about(where: str) -> Iterator[None]:
+    try:
+        yield
+    except (PropertyError, SecretError) as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _certificates(where: str, raw: dict[str, Any]) -> dict[str, str]:
+    """The ssl.* properties of listeners, taken out of a section."""
+    found = {}
+    for key in list(raw):
+        if key.startswith(("ssl.", "listener.name.")):
+            name = key if key.startswith("ssl.") else key.removeprefix("listener.name.").partition(".")[2]
+            if name not in LISTENER_PROPERTIES:
+                raise ConfigError(f"unknown key {where}.{key}{nearest(name, LISTENER_PROPERTIES)}")
+            found[key] = str(raw.pop(key))
+    return found
+
+
+def _check_listeners(
+    where: str, certificates: Mapping[str, str], section: ListenerSection, others: set[str]
+) -> None:
+    for key in certificates:
+        if key.startswith("listener.name."):
+            name = key.split(".")[2]
+            if name.upper() not in {*others, *(one.name for one in section.client_listeners())}:
+                raise ConfigError(f"{where}.{key}: there is no listener {name.upper()}")
 
 
 def _store(raw: dict[str, Any]) -> StoreConfig:
@@ -164,7 +229,7 @@ def _validation(raw: dict[str, Any], base: Path) -> ValidationConfig:
 
 
 def _model(name: str, model: type[_S], raw: Mapping[str, Any]) -> _S:
-    known = section_keys(name)
+    known = section_keys(name.partition(".")[0])
     for key in raw:
         if key not in known:
             raise ConfigError(f"unknown key {name}.{key}{nearest(key, known)}")

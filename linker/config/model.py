@@ -1,7 +1,7 @@
 """The sidecar's configuration: one YAML file, checked whole before anything is started.
 
-Keys are flat and dotted inside the sections (`sidecar`, `target`, `store`, `fleet`, `validation`, `log`), as Kafka's own
-properties are. Links are not configured here: they are created through the admin API and kept in the store.
+Keys are flat and dotted inside the sections (`sidecar`, `target`, `sources`, `store`, `fleet`, `validation`, `log`), as
+Kafka's own properties are. Links are not configured here: they are created through the admin API and kept in the store.
 """
 
 from __future__ import annotations
@@ -11,79 +11,41 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from pydantic import (
-    Field,
-    SecretStr,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, SecretStr, model_validator
 
 from linker.config.check import ValidationConfig
 from linker.config.link_secrets import LinkSecrets
+from linker.config.listeners import WILDCARD_HOSTS, ListenerSection
+from linker.config.source_section import SourceConfig
 from linker.config.store_section import FleetConfig, Section, StoreConfig
-from wire.client.properties import (
-    SECURITY_PROTOCOLS,
-    ListenerUrl,
-    PropertyError,
-    parse_address,
-    parse_bootstrap_servers,
-    parse_listener,
-)
+from wire.client.properties import parse_address, parse_bootstrap_servers
 from wire.client.secrets import hiding_values, redact_properties, resolve_properties
 from wire.errors import LinkerError
 from wire.frames.types import format_address
 
 MIN_MEMORY_BYTES = 16 << 20
-WILDCARD_HOSTS = ("", "0.0.0.0", "::")
 
 
 class ConfigError(LinkerError):
     """The configuration cannot be used; the message names file and key."""
 
 
-class ClientListener(NamedTuple):
-    """A client listener of the sidecar: where it binds, what it advertises, how it is secured."""
-
-    name: str
-    host: str
-    port: int
-    advertised_host: str
-    advertised_port: int
-    security_protocol: str
-
-    @property
-    def bind_host(self) -> str:
-        """An empty host is every address, as Kafka reads it in listeners."""
-        return self.host or "0.0.0.0"
-
-
-def _strings(value: object) -> object:
-    """A comma separated string is as good as a list, as in Kafka's own files."""
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
-class SidecarConfig(Section):
+class SidecarConfig(ListenerSection):
     broker_id: int = Field(
         alias="broker.id", ge=0, le=2**31 - 1, description="Broker id in the target; must be free."
-    )
-    listeners: list[str] = Field(
-        min_length=1, description="NAME://host:port of each client listener, to bind to."
-    )
-    advertised_listeners: list[str] = Field(
-        default=[],
-        alias="advertised.listeners",
-        description="The addresses that clients and brokers are told; default: listeners.",
-    )
-    protocol_map: dict[str, str] = Field(
-        default={}, alias="listener.security.protocol.map", description="Listener name to security protocol."
     )
     rack: str | None = Field(
         default=None, description="Rack of the sidecar; a source replica there is read first."
     )
     state_dir: Path = Field(
         default=Path("state"), alias="state.dir", description="Directory of identity and store."
+    )
+    exports_dir: Path | None = Field(
+        default=None,
+        alias="exports.dir",
+        description="Where linker mirror restore writes what it takes out of a source; default: exports in state.dir.",
     )
     links_dir: Path = Field(
         default=Path("links"),
@@ -138,26 +100,9 @@ class SidecarConfig(Section):
         alias="control.security.protocol",
         description="SSL: sidecars talk to each other over TLS, with ssl.* or listener.name.control.ssl.* on both ends.",
     )
-    #: `ssl.*` and `listener.name.<name>.ssl.*`, resolved; use listener_properties().
-    listener_ssl: dict[str, str] = Field(default={}, exclude=True, repr=False)
-
-    _split = field_validator("listeners", "advertised_listeners", mode="before")(_strings)
-
-    @field_validator("protocol_map", mode="before")
-    @classmethod
-    def _split_map(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        pairs = [part.partition(":") for part in value.split(",") if part.strip()]
-        return {name.strip().upper(): protocol.strip() for name, _, protocol in pairs}
 
     @model_validator(mode="after")
     def _consistent(self) -> SidecarConfig:
-        for listener in self.client_listeners():
-            if listener.advertised_host in WILDCARD_HOSTS:
-                raise ValueError(
-                    f"advertised.listeners: listener {listener.name} binds to every address; name one"
-                )
         host, _ = self.admin_address()
         if self.admin_token is None and not _loopback(host):
             raise ValueError(f"admin.listen: {host} is not a loopback address, so admin.token must be set")
@@ -242,42 +187,6 @@ class SidecarConfig(Section):
             return None
         return parse_address(self.control_advertised, key="control.advertised")
 
-    def client_listeners(self) -> list[ClientListener]:
-        bound = _by_name(self.listeners, "listeners")
-        advertised = _by_name(self.advertised_listeners, "advertised.listeners") or bound
-        if advertised.keys() != bound.keys():
-            raise PropertyError(
-                f"advertised.listeners names {', '.join(advertised)}, but listeners names {', '.join(bound)}"
-            )
-        return [
-            ClientListener(
-                name, url.host, url.port, advertised[name].host, advertised[name].port, self._protocol(name)
-            )
-            for name, url in bound.items()
-        ]
-
-    def _protocol(self, name: str) -> str:
-        protocols = {key.upper(): value.upper() for key, value in self.protocol_map.items()}
-        protocol = protocols.get(name, name)
-        if protocol not in SECURITY_PROTOCOLS:
-            raise PropertyError(
-                f"listener.security.protocol.map: listener {name} has "
-                + (f"unknown protocol {protocol}" if name in protocols else "no protocol")
-                + f"; give one of {', '.join(SECURITY_PROTOCOLS)}"
-            )
-        return protocol
-
-    def listener_properties(self, name: str) -> dict[str, str]:
-        """The ssl.* properties of one listener: its own over the common ones. Holds resolved secrets."""
-        prefix = f"listener.name.{name.lower()}."
-        common = {key: value for key, value in self.listener_ssl.items() if key.startswith("ssl.")}
-        own = {
-            key[len(prefix) :]: value
-            for key, value in self.listener_ssl.items()
-            if key.lower().startswith(prefix)
-        }
-        return common | own
-
 
 class TargetConfig(Section):
     """Client properties of the target cluster; `controller.*` overrides them towards the controllers."""
@@ -337,6 +246,8 @@ class LogConfig(Section):
 class Config(Section):
     sidecar: SidecarConfig
     target: TargetConfig
+    #: By link: the sidecar as a broker of the link's source, which it is while the link's option join_source is set.
+    sources: dict[str, SourceConfig] = Field(default={})
     store: StoreConfig = StoreConfig()
     fleet: FleetConfig = FleetConfig()
     validation: ValidationConfig = ValidationConfig()
@@ -360,11 +271,41 @@ class Config(Section):
                 "sidecar.admin.token is missing: the sidecars of a fleet pass requests on to each other, so all need the "
                 "same; give it, or control.secret, from which it is made then"
             )
+        self._check_addresses()
         return self
+
+    def _check_addresses(self) -> None:
+        """Each address once, over all sections."""
+        taken: list[tuple[str, str, int]] = []
+        for key, host, port in self.addresses():
+            for other, at, number in taken:
+                if port and port == number and (host == at or host in WILDCARD_HOSTS or at in WILDCARD_HOSTS):
+                    raise ValueError(
+                        f"{key} and {other} are one address, {format_address(host, port)}: give each its own"
+                    )
+            taken.append((key, host, port))
+
+    def addresses(self) -> Iterator[tuple[str, str, int]]:
+        """Where the process listens, with the key of each: also as a broker of sources."""
+        sections = {
+            "sidecar.": self.sidecar,
+            **{f"sources.{name}.": one for name, one in self.sources.items()},
+        }
+        for section, found in sections.items():
+            for one in found.client_listeners():
+                yield f"{section}listeners: {one.name}", one.bind_host, one.port
+        if (control := self.sidecar.control_address()) is not None:
+            yield "sidecar.control.listener", *control
+        yield "sidecar.admin.listen", *self.sidecar.admin_address()
 
     @property
     def store_path(self) -> Path:
         return self.store.path or self.sidecar.state_dir / "linker.db"
+
+    @property
+    def exports_dir(self) -> Path:
+        """Records of sources that were restored after a failover, by link and partition."""
+        return self.sidecar.exports_dir or self.sidecar.state_dir / "exports"
 
     @property
     def link_secrets(self) -> LinkSecrets:
@@ -379,14 +320,6 @@ class Config(Section):
     @property
     def evidence_dir(self) -> Path:
         return self.validation.evidence_dir or self.sidecar.state_dir / "evidence"
-
-
-def _by_name(urls: list[str], key: str) -> dict[str, ListenerUrl]:
-    parsed = [parse_listener(url, key=key) for url in urls]
-    by_name = {url.name: url for url in parsed}
-    if len(by_name) != len(parsed):
-        raise PropertyError(f"{key}: a listener name is given twice")
-    return by_name
 
 
 def _loopback(host: str) -> bool:

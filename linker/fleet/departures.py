@@ -103,7 +103,10 @@ class Leaving:
         state: Callable[[], ControllerImage],
         fleet_controller: Callable[[], FleetController | None],
         forget: Callable[[int], Awaitable[None]],
+        needed_elsewhere: Callable[[], bool] = lambda: False,
     ) -> None:
+        """needed_elsewhere: whether a partition of a source names it."""
+        self._needed_elsewhere = needed_elsewhere
         self._target = target
         self._session = session
         self._state = state
@@ -124,7 +127,7 @@ class Leaving:
             fleet_controller = self._fleet_controller()
             if not self.asked or (fleet_controller is not None and others_to_decide(fleet_controller, me)):
                 continue  # the seat goes first
-            if any(hosted_partitions(self._target.image, me)):
+            if any(hosted_partitions(self._target.image, me)) or self._needed_elsewhere():
                 continue
             try:
                 await self._target.leave(_LEAVE_TIMEOUT)

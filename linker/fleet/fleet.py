@@ -99,6 +99,7 @@ class Fleet:
             None if self.alone else IdentityFile(sidecar.state_dir / "identity.json"),
             self.controller,
             self.session,
+            _sources(config),
         )
         self.clock = lease_clock
 
@@ -208,6 +209,7 @@ class Fleet:
             incarnation_id="" if kept is None else topic_id_str(kept.incarnation_id),
             log_dir_id="" if kept is None else topic_id_str(kept.log_dir_id),
             broker_epoch=-1 if kept is None else kept.broker_epoch,
+            sources=list(_sources(self.config)),
         )
 
     # The way to another link controller.
@@ -220,6 +222,10 @@ class Fleet:
             self.settings.connect_timeout,
             tls=None if tls is None else ClientSecurity.from_properties(tls),
         )
+
+
+def _sources(config: Config) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((link, section.broker_id) for link, section in config.sources.items()))
 
 
 def _control_address(config: Config, server: ControlServer) -> str:

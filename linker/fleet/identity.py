@@ -60,8 +60,15 @@ class TargetIdentity:
     """The identity in the target: in a file, or in the controller's state where the sidecar has no fleet."""
 
     def __init__(
-        self, broker_id: int, file: IdentityFile | None, controller: SharedController, session: str
+        self,
+        broker_id: int,
+        file: IdentityFile | None,
+        controller: SharedController,
+        session: str,
+        sources: tuple[tuple[str, int], ...] = (),
     ) -> None:
+        """`sources`: as `SidecarIdentity.sources`."""
+        self._sources = sources
         self._broker_id = broker_id
         self._file = file
         self._controller = controller
@@ -106,5 +113,6 @@ class TargetIdentity:
                 broker_epoch=identity.broker_epoch,
                 cluster_id=identity.cluster_id,
                 session=self._session,
+                sources=self._sources,
             )
         )

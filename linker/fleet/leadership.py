@@ -1,4 +1,5 @@
-"""`fleet.balancer_ports.BalancerPorts` over the fleet controller, the links and the target. It decides nothing."""
+"""`fleet.balancer_ports.BalancerPorts` over the fleet controller, the links and one cluster with sidecars as brokers:
+the target, or a source that they have joined. It decides nothing."""
 
 from __future__ import annotations
 
@@ -35,8 +36,10 @@ class FleetLeadership:
         link_brokers: Callable[[], frozenset[int]],
         *,
         known: Callable[[Tps], Awaitable[None]],
+        at: str = "",
     ) -> None:
-        """`known`: wait, not for long, until clients that ask are told the new leaders."""
+        """`known`: wait, not for long, until clients that ask are told the new leaders. `at`: the cluster, as `Link.at`."""
+        self._at = at
         self._known = known
         self._fleet_controller = fleet_controller
         self._target = target
@@ -60,10 +63,15 @@ class FleetLeadership:
 
     def partitions(self) -> Mapping[TopicPartition, Mirrored]:
         state = self._fleet_controller.controller.image
-        promoting = {tp for link in state.links for job in state.running_jobs(link) for tp in job.partitions}
+        here = {link for link in state.links if state.at(link) == self._at}
         found: dict[TopicPartition, Mirrored] = {}
+        if self._at and not any(state.link_mirrors(link) for link in here):
+            return found  # nothing was switched
+        promoting = {tp for link in state.links for job in state.running_jobs(link) for tp in job.partitions}
         for (link, tp), partition in state.partitions.items():
             mirror = state.mirrors.get((link, tp.topic))
+            if link not in here:
+                continue  # in another cluster
             if mirror is None or not mirror.target_replicas or partition.phase in ENDED | {Phase.HANDED_OVER}:
                 continue
             topic = self._target.image.topics_by_name.get(tp.topic)
@@ -91,15 +99,19 @@ class FleetLeadership:
         alive = self._fleet_controller.alive()
         members = self._fleet_controller.members
         found = []
-        for broker_id, identity in sorted(self._fleet_controller.controller.image.identities.items()):
-            member = members.get(broker_id)
+        state = self._fleet_controller.controller.image
+        for sidecar, identity in sorted(state.identities.items()):
+            broker_id = state.broker_at(self._at, sidecar)
+            if broker_id is None:
+                continue
+            member = members.get(sidecar)
             broker = self._target.image.brokers.get(broker_id)
             rack = member.hello.rack if member is not None else None if broker is None else broker.rack
             found.append(
                 SidecarBroker(
                     id=broker_id,
                     rack=rack,
-                    alive=broker_id in alive,
+                    alive=sidecar in alive,
                     draining=identity.draining,
                     leaving=identity.leaving,
                 )
@@ -138,7 +150,7 @@ class FleetLeadership:
 
     async def move_fence(self, tps: Tps, origin: int, *, timeout: float) -> None:
         await together(
-            self._fleet_controller.commands.hold(link, chosen, origin, timeout=timeout)
+            self._fleet_controller.commands.hold(link, chosen, self._sidecar(origin), timeout=timeout)
             for link, chosen in self._by_link(tps).items()
         )
 
@@ -149,14 +161,18 @@ class FleetLeadership:
         if moved:
             await self._known(moved)
         await together(
-            self._fleet_controller.commands.release(link, chosen, origin, timeout=timeout)
+            self._fleet_controller.commands.release(link, chosen, self._sidecar(origin), timeout=timeout)
             for link, chosen in self._by_link(tps).items()
         )
 
+    def _sidecar(self, broker_id: int) -> int:
+        return self._fleet_controller.controller.image.sidecar_at(self._at, broker_id)
+
     def _by_link(self, tps: Tps) -> dict[str, list[TopicPartition]]:
         links: dict[str, list[TopicPartition]] = {}
-        for link, tp in self._fleet_controller.controller.image.partitions:
-            if tp in tps:
+        state = self._fleet_controller.controller.image
+        for link, tp in state.partitions:
+            if tp in tps and state.at(link) == self._at:
                 links.setdefault(link, []).append(tp)
         return links
 

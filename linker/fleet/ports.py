@@ -1,4 +1,4 @@
-"""Three adapters: the router's lease, fences from the state, and the member's commands.
+"""Adapters: the router's lease, fences from the state, and the member's commands.
 
 Fences follow the state. A partition whose phase says that a promote holds it is fenced here, whatever the source of
 the state: a delta, a whole image after a new connection, or the store itself. Commands add the one fact that a phase
@@ -21,10 +21,12 @@ from linker.fleet.clock import lease_clock
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage
+from wire.together import together
 
 if TYPE_CHECKING:
     from fetcher.partition_copy import PartitionCopy
     from linker.fleet.hand_overs import HandOvers
+    from linker.links.source_sync import SourceSync
     from linker.membership import TargetCluster
     from router.dispatch import Router
 
@@ -62,8 +64,11 @@ class StateFences:
         router: Router,
         state: Callable[[], ControllerImage],
         fenced: Callable[[Iterable[TopicPartition]], None],
+        at: str = "",
     ) -> None:
-        """fenced: told what was fenced just now; the metadata log may have its hand-over already (HandOvers.look)."""
+        """fenced: told what was fenced just now; the metadata log may have its hand-over already (HandOvers.look). at: the
+        router's cluster, as `Link.at`."""
+        self._at = at
         self._router = router
         self._state = state
         self._fenced = fenced
@@ -79,7 +84,7 @@ class StateFences:
     def rebuild(self) -> None:
         """Apply the whole image; before any client is served, and after every change of role or connection."""
         state = self._state()
-        gone = self._known.keys() - {tp for _, tp in state.partitions}
+        gone = self._known.keys() - {tp for link, tp in state.partitions if state.at(link) == self._at}
         for tp in gone:
             del self._known[tp]
         self._router.unfence(gone)
@@ -89,7 +94,10 @@ class StateFences:
         fenced: list[TopicPartition] = []
         over: list[TopicPartition] = []
         opened: list[TopicPartition] = []
+        image = self._state()
         for state in states:
+            if image.at(state.link) != self._at:
+                continue
             if not again and self._known.get(state.tp) is state.phase:
                 continue  # only a change of phase: a command may have gone ahead of the state
             self._known[state.tp] = state.phase
@@ -108,17 +116,19 @@ class StateFences:
 class LinkCopies(Protocol):
     """The part of a LinkRuntime that is needed here."""
 
+    @property
+    def sync(self) -> SourceSync: ...
     def served(self) -> Mapping[TopicPartition, PartitionCopy]: ...
 
 
-class SidecarPorts:
-    """fleet.member.MemberPorts. Made before the router: writes that were never forwarded need not be drained."""
+class ClusterPorts:
+    """The effects in one cluster. Made before the router: writes that were never forwarded need not be drained."""
 
-    def __init__(self, broker_id: int) -> None:
+    def __init__(self, broker_id: int, state: Callable[[], ControllerImage]) -> None:
         self._broker_id = broker_id
+        self.state = state
         self.router: Router | None = None
         self.links: Mapping[str, LinkCopies] = {}
-        self.state: Callable[[], ControllerImage] = ControllerImage
         self.target: TargetCluster | None = None
         self.hand_overs: HandOvers | None = None
         self.link_brokers: Callable[[], Collection[int]] = frozenset
@@ -170,17 +180,30 @@ class SidecarPorts:
         if self.router is not None:
             await self.router.answered(tps, timeout=timeout)
 
-    def marks(self) -> dict[tuple[str, TopicPartition], object]:
-        """Of all copies, again and again: attributes and look-ups only."""
-        found: dict[tuple[str, TopicPartition], object] = {}
+    async def stop_following(
+        self, link: str, tps: Collection[TopicPartition], *, timeout: float
+    ) -> Mapping[TopicPartition, int]:
+        if link not in self.links:
+            raise LinkerError(f"link {link} does not run here")
+        return await self.links[link].sync.stop(tps, timeout=timeout)
+
+    def follow_again(self, link: str, tps: Collection[TopicPartition]) -> None:
+        if link in self.links:
+            self.links[link].sync.begin(tps)
+
+    def marks(self) -> dict[str, dict[TopicPartition, int]]:
+        """Of all copies, again and again: attributes and look-ups only. Numbers, since the garbage collector's look at
+        thousands of tuples costs more than to make them."""
+        found: dict[str, dict[TopicPartition, int]] = {}
         topics = {} if self.target is None else self.target.image.topics_by_id
         written = None if self.router is None else self.router.forwarded
         for name, runtime in self.links.items():
+            marks = found[name] = {}
             for tp, copy in runtime.served().items():
                 topic = topics.get(copy.spec.topic_id)
                 partition = None if topic is None else topic.partitions.get(tp.partition)
                 forwarded = None if written is None else written.get(tp)
-                found[name, tp] = (
+                mark = (
                     None if partition is None else (partition.leader, partition.leader_epoch),
                     copy.loaded,
                     copy.end_known,
@@ -192,8 +215,9 @@ class SidecarPorts:
                     copy.bytes_fetched,
                     copy.bytes_served,
                     0 if forwarded is None else forwarded.end,
-                    [(one.fetch_offset, one.broker_epoch) for one in copy.followers.values()],
+                    *[(one.fetch_offset, one.broker_epoch) for one in copy.followers.values()],
                 )
+                marks[tp] = hash(mark)
         return found
 
     def copies(self, link: str | None, tps: Collection[TopicPartition]) -> list[CopyReport]:
@@ -276,6 +300,61 @@ class SidecarPorts:
     def lease_renewed(self) -> None:
         if self.router is not None:
             self.router.lease_renewed()
+
+
+class SidecarPorts:
+    """fleet.member.MemberPorts: of each cluster that the sidecar is a broker of, by `Link.at`."""
+
+    def __init__(self, state: Callable[[], ControllerImage], target: ClusterPorts) -> None:
+        self._state = state
+        self.clusters: dict[str, ClusterPorts] = {"": target}
+
+    def _of(self, link: str) -> ClusterPorts | None:
+        """None: the sidecar has not joined that cluster, and holds nothing of it."""
+        return self.clusters.get(self._state().at(link))
+
+    async def fence(self, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        if (cluster := self._of(link)) is not None:
+            await cluster.fence(link, tps, timeout=timeout)
+
+    async def unfence(self, link: str, tps: Collection[TopicPartition]) -> None:
+        if (cluster := self._of(link)) is not None:
+            await cluster.unfence(link, tps)
+
+    async def release(self, link: str, tps: Collection[TopicPartition]) -> None:
+        if (cluster := self._of(link)) is not None:
+            await cluster.release(link, tps)
+
+    async def handed_over(self, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        if (cluster := self._of(link)) is not None:
+            await cluster.handed_over(link, tps, timeout=timeout)
+
+    async def answered(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        await together(cluster.answered(tps, timeout=timeout) for cluster in self.clusters.values())
+
+    async def stop_following(
+        self, link: str, tps: Collection[TopicPartition], *, timeout: float
+    ) -> Mapping[TopicPartition, int]:
+        if (cluster := self._of(link)) is None:
+            raise LinkerError(f"the cluster of link {link}'s mirrors has not been joined")
+        return await cluster.stop_following(link, tps, timeout=timeout)
+
+    def follow_again(self, link: str, tps: Collection[TopicPartition]) -> None:
+        if (cluster := self._of(link)) is not None:
+            cluster.follow_again(link, tps)
+
+    def marks(self) -> dict[str, dict[TopicPartition, int]]:
+        return {link: marks for cluster in self.clusters.values() for link, marks in cluster.marks().items()}
+
+    def copies(self, link: str | None, tps: Collection[TopicPartition]) -> list[CopyReport]:
+        if link is None:
+            return [one for cluster in self.clusters.values() for one in cluster.copies(None, tps)]
+        cluster = self._of(link)
+        return [] if cluster is None else cluster.copies(link, tps)
+
+    def lease_renewed(self) -> None:
+        for cluster in self.clusters.values():
+            cluster.lease_renewed()
 
 
 def _led_elsewhere(image: ClusterImage, tp: TopicPartition, link_brokers: Collection[int]) -> bool:

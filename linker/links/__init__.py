@@ -1,6 +1,7 @@
 """One link at work: its source, its mirrors, and their copies at the target.
 
 - `added_partitions`: makes partitions at the target that the source has added, and takes over those that somebody made
+- `assembly`: the parts of one link, made and joined to each other
 - `bring_up`: creates the mirrors at the target as the controller's state says, and repairs them
 - `came_since`: which mirrors came by pattern since somebody planned a promote of all, and what is not mirrored yet
 - `config_keeper`: keeps the configs of a mirrored topic as its source has them
@@ -15,13 +16,16 @@
 - `group_options`: the options of a link that concern groups
 - `controller_tasks`: the tasks that a sidecar runs for a link while it is the link controller
 - `heartbeats`: writes a small record at intervals into a topic of the source, and has it mirrored
+- `job_status`: promotes and failovers for status
 - `kafka_version`: the Kafka version of a cluster, for the evidence
 - `leaderless`: finds mirror partitions that KRaft cannot elect a leader for, and has a link broker elected
 - `link_groups`: builds the readers, gates and manager of a link's groups, anew in each term as link controller
+- `link_part`: all parts of one link work with these
 - `lost_brokers`: moves replicas of mirrors away from brokers of the target that do not return
 - `mirrors`: mirrors as the router and the followers see them
 - `moving`: replicas that were reassigned, for status: those that are left, and how far the new ones are
 - `new_mirrors`: examines topics of the source that are to be mirrored, plans their mirrors, and writes them down
+- `new_topics`: which link brokers hold a new topic
 - `producer_ids`: keeps the producer ids of source and target apart for the life of a link
 - `producer_view`: the source's producers, for status
 - `proved`: the proof of a link, for status: watermarks with their age, runs, evidence
@@ -30,6 +34,8 @@
   mirrors
 - `replica_ends`: offsets from single brokers, leader or not; the latest is the broker's own log end offset
 - `replica_starts`: finds replicas whose log starts later than the source's
+- `restoring`: restores sources after a failover: what they have beyond is exported, and they follow the target
+- `reverse`: the parts of a link that runs against another one, for topics that were switched
 - `running`: the links of this process by name: start, stop, restart, and follow the link controller
 - `runtime`: the tasks of one link, from the first connection to the source to the last promote
 - `served_copies`: gives each partition that this sidecar leads to the fetcher, and takes it back when that ends
@@ -39,10 +45,12 @@
 - `source_ids`: how far the source's allocator of producer ids is, as far as this sidecar knows
 - `source_reach`: the way to a link's source until it answers as the cluster that the link was made for
 - `source_sidecars`: asks the sidecars of a source where its topics come from
+- `source_sync`: the sidecar as an in-sync follower of the source's leaders, on behalf of a switch
 - `source_topics`: the topics of a source as its brokers tell them: all of them, and whether one is certainly gone
 - `source_watch`: finds partitions that were added to the source's topics, and has their mirrors take them
 - `source_writers`: producers that write to the source directly, and the transactions that are open there
 - `status`: links, mirrors and partitions for status: the controller's state joined with the running tasks
+- `switching`: the part of a link in a switch: its topics are taken over where they are owned, and reversed afterwards
 - `throttle`: limits the rate at which this sidecar reads a link's source
 - `times`: wall clock milliseconds as a datetime
 - `topic_follower`: makes mirrors of the source's topics that a link's patterns take, and ends those whose topic was deleted

@@ -19,10 +19,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from controller.errors import ControllerError
 from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic
-from fleet.link_controller import LinkController
+from linker.links.link_part import LinkContext, LinkPart
 from linker.links.replica_ends import BrokersLogEnds
 from linker.links.topic_shape import reduced
-from linker.membership import TargetCluster
 from linker.membership.errors import OperationFailed
 from wire.errors import LinkerError, error_name
 from wire.frames.error_codes import INVALID_REPLICA_ASSIGNMENT, NEW_LEADER_ELECTED, NONE
@@ -35,22 +34,12 @@ _CALL_TIMEOUT = 15.0
 _ENDS_TIMEOUT = 5.0
 
 
-class AddedPartitions:
+class AddedPartitions(LinkPart):
     """Those of one link's mirrors, looked after by the link controller alone."""
 
-    def __init__(
-        self,
-        link: str,
-        target: TargetCluster,
-        controller: LinkController,
-        link_brokers: Callable[[], frozenset[int]],
-        first_leaders: Callable[[int], Sequence[Sequence[int]]],
-    ) -> None:
+    def __init__(self, context: LinkContext, first_leaders: Callable[[int], Sequence[Sequence[int]]]) -> None:
         """`first_leaders`: the link brokers of so many new partitions, each one's leader first."""
-        self._link = link
-        self._target = target
-        self._controller = controller
-        self._link_brokers = link_brokers
+        super().__init__(context)
         self._first_leaders = first_leaders
 
     def never_copied(self, state: MirrorPartition) -> bool:

@@ -15,32 +15,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
-from controller.decide.mirrors import Establishment, Leadership
+from controller.decide.mirrors import Establishment, Leadership, refuse_to_drop
 from controller.errors import ControllerError
-from controller.phases import ENDED, Phase
-from controller.state import UNBOUND, MirrorPartition, MirrorTopic
+from controller.phases import ENDED, SWITCHING, Phase
+from controller.state import UNBOUND, MirrorPartition, MirrorTopic, Record, RemoveMirror
 from fetcher.link_fetcher import LinkFetcher
-from fleet.fleet_controller import FleetController
-from fleet.link_controller import LinkController
 from linker.links.added_partitions import AddedPartitions
 from linker.links.copy_specs import CopySpecs, start_offsets
 from linker.links.due import DueTopics
 from linker.links.fork_watch import ForkWatch
 from linker.links.leaderless import lead_stranded
+from linker.links.link_part import LinkContext, LinkPart
+from linker.links.new_topics import NewTopics
 from linker.links.reassignments import Reassignments, Replicas
 from linker.links.served_copies import ServedCopies
 from linker.links.topic_shape import (
-    first_leaders,
     grown_at_target,
     leadership_of,
     on_link_brokers_alone,
 )
-from linker.membership import TargetCluster
-from linker.membership.topic_operations import NewTopic
-from wire.client.cluster import Cluster
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage, TopicImage
@@ -53,32 +48,14 @@ _CALL_TIMEOUT = 15.0
 _AT_ONCE, _PARTITIONS = 100, 500
 
 
-class BringUp:
+class BringUp(LinkPart):
     """The mirrors of one link."""
 
-    def __init__(
-        self,
-        link: str,
-        source: Cluster,
-        target: TargetCluster,
-        controller: LinkController,
-        fetcher: LinkFetcher,
-        link_brokers: Callable[[], frozenset[int]] | None = None,
-        *,
-        fleet_controller: Callable[[], FleetController | None] | None = None,
-        link_replicas: int = 3,
-    ) -> None:
-        """`link_brokers`: ids of all sidecars; `fleet_controller`: of this process, while it is the link controller.
-        Without them this is the only sidecar. `link_replicas`: how many link brokers a new mirror partition is given."""
-        self._link_brokers = link_brokers or (lambda: frozenset({target.broker_id}))
-        self._fleet_controller = fleet_controller
-        self._link_replicas = link_replicas
-        self._link = link
-        self._source = source
-        self._target = target
-        self._controller = controller
+    def __init__(self, context: LinkContext, fetcher: LinkFetcher, link_replicas: int = 3) -> None:
+        """`link_replicas`: how many link brokers a new mirror partition is given."""
+        super().__init__(context)
         self._fetcher = fetcher
-        self.specs = CopySpecs(link, target, controller)
+        self.specs = CopySpecs(context)
         self._due = DueTopics()
         self._at_once = _AT_ONCE
         self._wake = asyncio.Event()
@@ -87,18 +64,11 @@ class BringUp:
         self.settled = asyncio.Event()
         #: Obstacles to a complete mirror, by topic.
         self.trouble: dict[str, str] = {}
-        self._served = ServedCopies(
-            link, target, controller, fetcher, self.specs, lambda: self._link_brokers()
-        )
-        self._added = AddedPartitions(
-            link,
-            target,
-            controller,
-            lambda: self._link_brokers(),
-            lambda count: list(self._first_leaders(count, self._led()).values()),
-        )
-        self._reassignments = Reassignments(link, target, controller, fetcher, lambda: self._link_brokers())
-        self._forks = ForkWatch(link, target, fetcher, lambda: self._link_brokers(), self._fail)
+        self._served = ServedCopies(context, fetcher, self.specs)
+        self._new = NewTopics(context, link_replicas)
+        self._added = AddedPartitions(context, self._new.leaders)
+        self._reassignments = Reassignments(context, fetcher)
+        self._forks = ForkWatch(context, fetcher, self._fail)
         #: How often a mirror's reassignment was cancelled, by topic.
         self.cancelled = self._reassignments.cancelled
 
@@ -116,6 +86,22 @@ class BringUp:
                 mirror = mirror or state.mirrors.get((self._link, topic.name))
             if mirror is not None and mirror.link == self._link:
                 self.ask(mirror.topic)
+
+    def on_records(self, records: Sequence[Record]) -> None:
+        """A listener of the controller: a switch changes the state alone, and its copies have to follow at once."""
+        named = {r.topic for r in records if isinstance(r, RemoveMirror) and r.link == self._link}
+        states: Iterable[Record] = records or self._controller.image.link_partitions(self._link)
+        for state in states:
+            if not isinstance(state, MirrorPartition) or state.link != self._link:
+                continue
+            if state.taken is None and state.phase not in SWITCHING:
+                continue
+            named.add(state.topic)
+            copy = self._fetcher.partitions.get(state.tp)
+            if copy is not None and copy.spec.held and state.phase not in SWITCHING:
+                self._fetcher.release([state.tp])
+        for topic in named:
+            self.ask(topic)
 
     def ask(self, topic: str) -> None:
         """Have a mirror looked at."""
@@ -182,6 +168,7 @@ class BringUp:
         async with self._turn:
             states = self._controller.image.topic_partitions(self._link, topic)
             failed = [state.tp for state in states if state.phase is Phase.FAILED]
+            refuse_to_drop(self._controller.image, self._link, failed)
             self._fetcher.remove(failed)
             await self._reassignments.drop_copies(failed)
             for tp in failed:
@@ -230,6 +217,9 @@ class BringUp:
                 return {}
             if not self._decides:
                 return await self._served.follow(mirrors)
+            switching = [mirror for mirror in mirrors if self._is_switching(mirror.topic)]
+            mirrors = [mirror for mirror in mirrors if mirror not in switching]
+            await self._keep_serving(switching)
             await self._reassignments.tidy(mirrors)
             found, refused = await self._topics(mirrors)
             mirrors = self._mirrors(found)
@@ -244,7 +234,7 @@ class BringUp:
             _add(refused, await self._establish(mirrors, found, stuck))
             await self._reassignments.follow(mirrors, found)
             mirrors = self._mirrors(found)
-            _add(refused, await self._served.follow(mirrors))
+            _add(refused, await self._served.follow([*mirrors, *switching]))
             _add(refused, await self._reassignments.open(mirrors, found))
             for mirror in mirrors:
                 grown = grown_at_target(mirror, found[mirror.topic])
@@ -252,14 +242,20 @@ class BringUp:
                     refused.setdefault(mirror.topic, ControllerError(grown))
             return refused
 
+    def _is_switching(self, topic: str) -> bool:
+        """The switch makes its cluster look as it should: nothing else is repaired there meanwhile."""
+        states = self._controller.image.topic_partitions(self._link, topic)
+        return any(state.phase in SWITCHING for state in states)
+
+    async def _keep_serving(self, switching: Sequence[MirrorTopic]) -> None:
+        """Follow the leadership of what was taken over: one link broker may take another's place."""
+        images = self._target.image.topics_by_id
+        found = {m.topic: topic for m in switching if (topic := images.get(m.topic_id)) is not None}
+        await self._adopt([mirror for mirror in switching if mirror.topic in found], found, ())
+
     def _mirrors(self, topics: Iterable[str]) -> list[MirrorTopic]:
         mirrors = self._controller.image.mirrors
         return [mirror for topic in topics if (mirror := mirrors.get((self._link, topic))) is not None]
-
-    @property
-    def _decides(self) -> bool:
-        """Whether this sidecar makes the target look as it should; the others only serve what they lead."""
-        return self._fleet_controller is None or self._fleet_controller() is not None
 
     async def _topics(
         self, mirrors: Iterable[MirrorTopic]
@@ -288,7 +284,7 @@ class BringUp:
                 found[mirror.topic] = topic
         refused: dict[str, LinkerError] = {}
         if new:
-            made, refused = await self._target.operations.create_mirror_topics(self._plan(new))
+            made, refused = await self._target.operations.create_mirror_topics(self._new.plan(new))
             for topic_id in made.values():
                 topic = self._target.image.topics_by_id.get(topic_id)
                 if topic is not None:  # else somebody has deleted it by now, and the next look sees that
@@ -305,28 +301,6 @@ class BringUp:
     def _copied_states(self, topic: str) -> list[MirrorPartition]:
         """Nothing is forked from a partition of which nothing was copied yet."""
         return [state for state in self._open_states(topic) if not self._added.never_copied(state)]
-
-    def _plan(self, mirrors: Iterable[MirrorTopic]) -> dict[str, NewTopic]:
-        """New topics: each partition on link brokers alone, the one that leads the least its leader."""
-        led = self._led()
-        planned: dict[str, NewTopic] = {}
-        for mirror in mirrors:
-            chosen = self._first_leaders(mirror.partitions, led)
-            planned[mirror.topic] = NewTopic(chosen, mirror.copied_configs)
-        return planned
-
-    def _led(self) -> Counter[int]:
-        states = self._controller.image.partitions.values()
-        return Counter(state.leader for state in states if state.phase not in ENDED)
-
-    def _first_leaders(self, partitions: int, led: Counter[int]) -> dict[int, list[int]]:
-        image, own = self._target.image, self._target.broker_id
-        fleet_controller = None if self._fleet_controller is None else self._fleet_controller()
-        alive = {own} if fleet_controller is None else fleet_controller.alive() - fleet_controller.draining()
-        ready = sorted(b for b in alive if b in image.brokers and not image.brokers[b].fenced)
-        chosen = first_leaders(partitions, ready or [own], led, self._link_replicas)
-        led.update(replicas[0] for replicas in chosen.values())
-        return chosen
 
     async def _look_for_forks(self, topics: Iterable[str]) -> None:
         """Before the turn, which other mirrors wait for."""
@@ -350,7 +324,7 @@ class BringUp:
         async with self._turn:
             mirror = self._controller.image.mirrors[self._link, topic]
             found = self._target.image.topics_by_id.get(mirror.topic_id)
-            if found is not None:
+            if found is not None and not self._is_switching(topic):
                 for error in (await self._lead_stranded(mirror, found, unsure_too=unsure_too))[1]:
                     raise error
         self.ask(topic)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from controller.decide.mirrors import listed
-from fleet.link_controller import LinkController
+from controller.errors import listed
+from linker.links.link_part import LinkContext, LinkPart
 from linker.links.topic_follower import TopicFollower
 from wire.errors import LinkerError
 
@@ -13,12 +13,11 @@ from wire.errors import LinkerError
 _RECENT_MS = 3_600_000
 
 
-class CameSince:
+class CameSince(LinkPart):
     """Of one link."""
 
-    def __init__(self, link: str, controller: LinkController, follower: TopicFollower) -> None:
-        self._link = link
-        self._controller = controller
+    def __init__(self, context: LinkContext, follower: TopicFollower) -> None:
+        super().__init__(context)
         self._follower = follower
         self._looked_at: int | None = None  # wall clock ms
 

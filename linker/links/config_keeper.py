@@ -14,8 +14,9 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+from controller.decide.reverse import reverse_of
 from controller.phases import LED_ELSEWHERE
 from controller.plan.topic_configs import (
     COPIED,
@@ -29,12 +30,10 @@ from controller.plan.topic_configs import (
     plan_configs,
 )
 from controller.state import UNBOUND, MirrorTopic
-from fleet.link_controller import LinkController
 from linker.links.config_options import ALWAYS_KEPT, ConfigOptions, config_options, from_target
 from linker.links.configs import topic_configs_each, topic_defaults
-from linker.membership import TargetCluster
+from linker.links.link_part import LinkContext, LinkPart
 from wire.backoff import Backoff
-from wire.client.cluster import Cluster
 from wire.errors import LinkerError
 from wire.metadata.image import CONFIG_TOPIC, ClusterImage
 from wire.periodic_task import PeriodicTask
@@ -50,22 +49,11 @@ _KEYS = COPIED | {UNCLEAN, TIMESTAMP_DIFFERENCE}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
 
 
-class ConfigKeeper:
+class ConfigKeeper(LinkPart):
     """The keeper of one link."""
 
-    def __init__(
-        self,
-        link: str,
-        source: Cluster,
-        target: TargetCluster,
-        controller: LinkController,
-        link_brokers: Callable[[], frozenset[int]],
-    ) -> None:
-        self._link = link
-        self._source = source
-        self._target = target
-        self._controller = controller
-        self._link_brokers = link_brokers
+    def __init__(self, context: LinkContext) -> None:
+        super().__init__(context)
         self._dirty: set[str] = set()
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
@@ -199,8 +187,13 @@ class ConfigKeeper:
         return ConfigOptions() if link is None else config_options(link.options)
 
     def _ended(self, mirror: MirrorTopic) -> bool:
-        """Whether real brokers lead all of it, by a promote or failover: from then on the topic is its owner's."""
-        states = self._controller.image.topic_partitions(self._link, mirror.topic)
+        """Whether real brokers lead all of it, by a promote or failover: from then on the topic is its owner's. While it is
+        switched nothing is followed either: its source has the configs of a topic that is taken over."""
+        image = self._controller.image
+        reverse = reverse_of(image, self._link)
+        if reverse is not None and (reverse.name, mirror.topic) in image.mirrors:
+            return True
+        states = image.topic_partitions(self._link, mirror.topic)
         return bool(states) and all(state.phase in LED_ELSEWHERE for state in states)
 
     # --- the source ----------------------------------------------------------------------------------------------------

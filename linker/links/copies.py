@@ -13,9 +13,9 @@ from typing import Protocol
 from controller.judge.hand_over import find
 from fetcher.partition_copy import PartitionCopy
 from fleet.fleet_controller import FleetController
-from fleet.progress import FollowerOffset, ReceivedReport
+from fleet.progress import CopiedPartition, FollowerOffset, ReceivedReport
 from linker.fleet.clock import lease_clock
-from linker.membership import TargetCluster
+from linker.links.link_part import LinkContext, LinkPart
 from wire.frames.types import TopicPartition
 
 #: Seconds. Reports come every second; one that is older says nothing about now.
@@ -40,17 +40,9 @@ class FollowerView(FollowerOffset, Protocol):
         ...
 
 
-class CopyView(Protocol):
+class CopyView(CopiedPartition, Protocol):
     """The common part of PartitionCopy and RemoteCopy."""
 
-    @property
-    def loaded(self) -> bool: ...
-    @property
-    def high_watermark(self) -> int: ...
-    @property
-    def log_start_offset(self) -> int: ...
-    @property
-    def end_known(self) -> bool: ...
     @property
     def followers(self) -> Mapping[int, FollowerView]: ...
     @property
@@ -92,20 +84,19 @@ class RemoteCopy:
     loaded_since: float | None = None
 
 
-class Copies:
+class Copies(LinkPart):
     """The copies of one link."""
 
     def __init__(
         self,
-        link: str,
+        context: LinkContext,
         local: Mapping[TopicPartition, PartitionCopy],
-        target: TargetCluster,
-        fleet_controller: Callable[[], FleetController | None],
+        sidecar_of: Callable[[int], int] = lambda broker: broker,
     ) -> None:
-        self._link = link
+        """`sidecar_of`: the sidecar that is this broker of the mirrors' cluster."""
+        super().__init__(context)
+        self._sidecar_of = sidecar_of
         self._local = local
-        self._target = target
-        self._fleet_controller = fleet_controller
 
     def get(self, tp: TopicPartition) -> CopyView | None:
         """None where nobody serves it, or nobody has told us."""
@@ -124,7 +115,7 @@ class Copies:
         self, fleet_controller: FleetController, tp: TopicPartition, leader: int
     ) -> ReceivedReport | None:
         noted = fleet_controller.book.get(self._link, tp)
-        return None if noted is None or noted.by != leader else noted
+        return None if noted is None or noted.by != self._sidecar_of(leader) else noted
 
     def silent(self, tp: TopicPartition) -> str | None:
         """Why nothing is known of a partition that another sidecar leads, or nobody; None if that is not it."""
@@ -135,15 +126,16 @@ class Copies:
         if partition.leader < 0:
             isr = ", ".join(map(str, sorted(partition.isr)))
             return f"nobody leads it: of its ISR ({isr}) no sidecar is there"
-        if partition.leader not in fleet_controller.controller.image.identities:
+        sidecar = self._sidecar_of(partition.leader)
+        if sidecar not in fleet_controller.controller.image.identities:
             return None
         noted = self._noted(fleet_controller, tp, partition.leader)
-        heard = fleet_controller.heard_ago(partition.leader)
+        heard = fleet_controller.heard_ago(sidecar)
         told = "" if noted is None else f"; its last report is {lease_clock() - noted.at:.1f} s old"
-        if heard is None or partition.leader not in fleet_controller.members:
+        if heard is None or sidecar not in fleet_controller.members:
             since = "" if heard is None else f" for {heard:.1f} s"
-            return f"sidecar {partition.leader}, which leads it, is away{since}{told}"
-        return f"sidecar {partition.leader}, which leads it, has not reported on it{told or ' yet'}"
+            return f"sidecar {sidecar}, which leads it, is away{since}{told}"
+        return f"sidecar {sidecar}, which leads it, has not reported on it{told or ' yet'}"
 
 
 def _remote(noted: ReceivedReport) -> RemoteCopy:

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from controller.phases import ENDED
 from fetcher.partition_copy import PartitionCopy
-from fleet.fleet_controller import FleetController
-from fleet.link_controller import LinkController
 from fleet.progress import copy_lag
+from linker.links.link_part import LinkContext, LinkPart
 from wire.frames.types import TopicPartition
 from wire.periodic_task import PeriodicTask
 
@@ -24,26 +23,22 @@ _WINDOW = 30.0
 Lags = deque[tuple[float, int]]  # (when, offsets)
 
 
-class CopyRates:
+class CopyRates(LinkPart):
     """Those of one link, on the link controller."""
 
     def __init__(
         self,
-        link: str,
-        controller: LinkController,
+        context: LinkContext,
         local: Callable[[], Mapping[TopicPartition, PartitionCopy]],
         targets: Callable[[TopicPartition], tuple[int, ...]],
         lag: Callable[[TopicPartition], int | None],
-        fleet_controller: Callable[[], FleetController | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`local`: the copies of this sidecar; `lag`: of any partition."""
-        self._link = link
-        self._controller = controller
+        super().__init__(context)
         self._local = local
         self._targets = targets
         self._lag = lag
-        self._fleet_controller = fleet_controller
         self._clock = clock
         self._lags: dict[TopicPartition, Lags] = {}
         self.task = PeriodicTask("copy rates", self._once, _INTERVAL, clock=clock)

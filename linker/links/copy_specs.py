@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import Collection, Sequence
 
 from controller.errors import ControllerError
+from controller.phases import SWITCHING
 from controller.state import MirrorPartition, MirrorTopic
 from fetcher.spec import MirrorSpec
-from fleet.link_controller import LinkController
 from linker.links.configs import topic_configs_each
-from linker.membership import TargetCluster
+from linker.links.link_part import LinkContext, LinkPart
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
 from wire.frames.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from wire.frames.leader_epochs import LeaderEpochs
 from wire.frames.types import TopicPartition
 
 _CALL_TIMEOUT = 15.0
@@ -24,13 +25,11 @@ _METADATA_PAUSE = 0.05
 _SEGMENT = frozenset({"segment.bytes"})
 
 
-class CopySpecs:
+class CopySpecs(LinkPart):
     """Those of one link, with the configs that the target's topics have now."""
 
-    def __init__(self, link: str, target: TargetCluster, controller: LinkController) -> None:
-        self._link = link
-        self._target = target
-        self._controller = controller
+    def __init__(self, context: LinkContext) -> None:
+        super().__init__(context)
 
     async def of(
         self, states: Sequence[MirrorPartition]
@@ -90,7 +89,15 @@ def spec_of(mirror: MirrorTopic, state: MirrorPartition, segment_bytes: int) -> 
         segment_bytes=segment_bytes,
         target_replicas=mirror.replicas_of(state.partition),
         untruncated=state.untruncated,
+        taken=taken_history(state),
+        held=state.phase in SWITCHING,
     )
+
+
+def taken_history(state: MirrorPartition) -> LeaderEpochs | None:
+    """Of a partition that was taken over from its cluster's own brokers."""
+    taken = state.taken
+    return None if taken is None else LeaderEpochs.of(state.session_epoch, taken.end, taken.epochs)
 
 
 async def start_offsets(

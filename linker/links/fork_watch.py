@@ -8,27 +8,23 @@ from controller.phases import Phase
 from controller.state import MirrorPartition
 from fetcher.link_fetcher import LinkFetcher
 from linker.links import forks
+from linker.links.link_part import LinkContext, LinkPart
 from linker.links.topic_shape import led_by_others
-from linker.membership import TargetCluster
 from wire.frames.types import TopicPartition
 from wire.metadata.image import TopicImage
 
 
-class ForkWatch:
+class ForkWatch(LinkPart):
     """Of one link."""
 
     def __init__(
         self,
-        link: str,
-        target: TargetCluster,
+        context: LinkContext,
         fetcher: LinkFetcher,
-        link_brokers: Callable[[], frozenset[int]],
         fail: Callable[[list[MirrorPartition], str], Awaitable[None]],
     ) -> None:
-        self._link = link
-        self._target = target
+        super().__init__(context)
         self._fetcher = fetcher
-        self._link_brokers = link_brokers
         self._fail = fail
         #: Until the mirror is failed for it.
         self._records: dict[TopicPartition, int | None] = {}

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from admin.models import LinkOptions, patterns
 from controller.decide.groups import GroupRules
 from controller.groups import GateKind
-from controller.state import GroupPolicy, JsonValue
+from controller.mirror_group import GroupPolicy
+from controller.state import JsonValue
 from groups.settings import GroupSettings
 
 #: The options that are about groups. They are followed as soon as they are written: nothing else of a link depends on them.

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from admin.models import LinkOptions
 from controller.phases import ENDED
 from controller.state import JsonValue, Link, Record
-from fleet.link_controller import LinkController
 from fleet.stores.topic.records import Item, build_batch
+from linker.links.link_part import LinkContext, LinkPart
 from linker.links.new_mirrors import NewMirrors, Wanted
-from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError, error_name
 from wire.frames.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,
@@ -72,23 +71,17 @@ def heartbeat_record(link: str, source: str, target: str, now_ms: int) -> bytes:
     )
 
 
-class Heartbeats:
+class Heartbeats(LinkPart):
     """Those of one link."""
 
     def __init__(
         self,
-        link: str,
-        source: Cluster,
-        controller: LinkController,
+        context: LinkContext,
         new_mirrors: NewMirrors,
-        target_cluster_id: Callable[[], str | None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._link = link
-        self._source = source
-        self._controller = controller
+        super().__init__(context)
         self._new = new_mirrors
-        self._target_cluster_id = target_cluster_id
         self._clock = clock
         self.written = 0
         #: The mirror's name; None while there are no heartbeats. Kept here, because it is asked for reads that are held.
@@ -149,7 +142,7 @@ class Heartbeats:
         batch = heartbeat_record(
             self._link,
             self._source.cluster_id or "",
-            self._target_cluster_id() or "",
+            self._target.cluster.cluster_id or "",
             int(self._clock() * 1000),
         )
         answer = await self._source.call(

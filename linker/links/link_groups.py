@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Sequence
 
 from controller.state import Link, Record
-from fleet.link_controller import LinkController
 from groups.bounds import GroupCopies, TargetBounds
 from groups.gates import Coordinators
 from groups.group_book import GroupBook
@@ -16,9 +15,8 @@ from groups.manager import GroupManager
 from groups.settings import GroupSettings
 from groups.tools import TargetGates, Tools
 from linker.links.group_options import group_settings
-from linker.membership import TargetCluster
+from linker.links.link_part import LinkContext, LinkPart
 from router.dispatch import Router
-from wire.client.cluster import Cluster
 from wire.periodic_task import PeriodicTask
 
 log = logging.getLogger(__name__)
@@ -28,25 +26,19 @@ _CLOSING = 32
 _AFTER_BUG = 5.0
 
 
-class LinkGroups:
+class LinkGroups(LinkPart):
     """The running side of a link's groups; `manager` is None while another sidecar decides."""
 
     def __init__(
         self,
-        link: str,
-        controller: LinkController,
-        source: Cluster,
-        target: TargetCluster,
+        context: LinkContext,
         copies: GroupCopies,
         router: Router,
         *,
         source_known: asyncio.Event,
         source_trouble: Callable[[], str | None],
     ) -> None:
-        self._link = link
-        self._controller = controller
-        self._source = source
-        self._target = target
+        super().__init__(context)
         self._copies = copies
         self._router = router
         self._source_known = source_known

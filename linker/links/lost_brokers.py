@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 from admin.models import LinkOptions
 from controller.errors import Refused
+from controller.image import ControllerImage, Stamp
 from controller.plan.placement import Load
 from controller.plan.reassign import MOVABLE, replace_replicas
 from controller.state import MirrorTopic
-from fleet.link_controller import LinkController
 from linker.links.bring_up import BringUp
+from linker.links.link_part import LinkContext, LinkPart
 from linker.links.new_mirrors import real_brokers, replica_load
-from linker.membership import TargetCluster
 from wire.frames.types import TopicPartition
 from wire.periodic_task import PeriodicTask
 
@@ -40,27 +40,24 @@ class MovePlan:
     refused: dict[str, str] = field(default_factory=dict)
 
 
-class LostBrokers:
+class LostBrokers(LinkPart):
     """Of one link; the link controller runs it."""
 
     def __init__(
         self,
-        link: str,
-        controller: LinkController,
-        target: TargetCluster,
-        link_brokers: Callable[[], frozenset[int]],
+        context: LinkContext,
         bring_up: BringUp,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._link = link
-        self._controller = controller
-        self._target = target
-        self._link_brokers = link_brokers
+        super().__init__(context)
         self._bring_up = bring_up
         self._clock = clock
         # Since when a broker is away, as far as this process has seen; and whether it is not even registered.
         self._away: dict[int, tuple[float, bool]] = {}
         self._outage_end = 0.0
+        # Brokers with replicas of mirrors, and the state of which that holds.
+        self._used: frozenset[int] = frozenset()
+        self._used_in: tuple[ControllerImage, Stamp] | None = None
         self.task = PeriodicTask("replicas on lost brokers", self._once, _INTERVAL, failed=self._failed)
 
     def plan(
@@ -110,14 +107,11 @@ class LostBrokers:
     def lost(self) -> dict[int, str]:
         """Brokers with replicas of mirrors that are not expected back, and why."""
         image, now = self._target.image, self._clock()
-        used = {
-            broker
-            for mirror in self._controller.image.link_mirrors(self._link)
-            for state in self._controller.image.topic_partitions(self._link, mirror.topic)
-            if state.phase in MOVABLE
-            for broker in mirror.replicas_of(state.partition)
+        away = {
+            b: b not in image.brokers
+            for b in self._replicas_on()
+            if b not in image.brokers or image.brokers[b].fenced
         }
-        away = {b: b not in image.brokers for b in used if b not in image.brokers or image.brokers[b].fenced}
         self._away = {
             b: self._away[b] if b in self._away and self._away[b][1] == gone else (now, gone)
             for b, gone in away.items()
@@ -133,6 +127,20 @@ class LostBrokers:
             elif not gone and patience is not None and waited >= patience:
                 found[broker] = f"broker {broker} of the target has been down for {now - since:.0f} s"
         return found
+
+    def _replicas_on(self) -> frozenset[int]:
+        """Thousands of mirrors are looked at again only where something was written since."""
+        image = self._controller.image
+        if self._used_in is None or self._used_in[0] is not image or self._used_in[1] != image.stamp:
+            self._used = frozenset(
+                broker
+                for mirror in image.link_mirrors(self._link)
+                for state in image.topic_partitions(self._link, mirror.topic)
+                if state.phase in MOVABLE
+                for broker in mirror.replicas_of(state.partition)
+            )
+            self._used_in = image, image.stamp
+        return self._used
 
     def _outage(self) -> bool:
         """Are half of the brokers or more away? Nothing is moved to the others then, and all have the same time to return

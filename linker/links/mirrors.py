@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from controller.image import ControllerImage
-from controller.phases import Phase
+from controller.phases import SWITCHING, Phase
 from controller.state import (
     UNBOUND,
     JsonValue,
@@ -21,6 +21,7 @@ from controller.state import (
     RemoveMirror,
 )
 from fetcher.directory import MirrorDirectory
+from linker.links.copy_specs import taken_history
 from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage
 
@@ -41,14 +42,18 @@ def read_only_by(options: Mapping[str, JsonValue]) -> str | None:
 class ServedPartition:
     """One partition of a mirror topic (router.ports.MirroredPartition); another one after every change of its state."""
 
-    __slots__ = ("_mirrors", "_ours", "_state", "_takes_writes", "_tp")
+    __slots__ = ("_mirrors", "_ours", "_state", "_takes_writes", "_tp", "epochs", "switching")
 
     def __init__(self, mirrors: Mirrors, state: MirrorPartition) -> None:
         self._mirrors = mirrors
         self._state = state
         self._tp = state.tp
-        self._ours = state.leader in (-1, mirrors.broker_id)
+        # While it is being taken over, the state names who led before: KRaft alone says whom clients are sent to, and a
+        # write that is refused here costs a client a back-off, where it could wait.
+        self._ours = state.leader in (-1, mirrors.broker_id) or state.phase is Phase.TAKING
         self._takes_writes = state.phase in _FORWARDING and state.failure is None
+        self.switching = state.phase in SWITCHING
+        self.epochs = taken_history(state)
 
     @property
     def session_epoch(self) -> int:
@@ -73,6 +78,10 @@ class ServedPartition:
     @property
     def serving(self) -> bool:
         return self.leading and self._mirrors.loaded(self._tp)
+
+    @property
+    def taking(self) -> bool:
+        return self._state.phase is Phase.TAKING and not self._mirrors.given_back(self._state)
 
     @property
     def forwarding(self) -> bool:
@@ -120,9 +129,13 @@ class Mirrors:
         link_forwards: Callable[[str], bool],
         broker_id: int,
         link_refuses: Callable[[str], str | None] = lambda _link: None,
+        *,
+        at: str = "",
     ) -> None:
-        """image: the target's, which goes on changing. link_forwards, link_refuses: of a link's name."""
+        """image: of the cluster that the mirrors lie in (`at`, as `Link.at`), which goes on changing. link_forwards,
+        link_refuses: of a link's name."""
         self._state = state
+        self._at = at
         self.image = image
         self._copies = copies
         self.link_forwards = link_forwards
@@ -144,6 +157,8 @@ class Mirrors:
             return
         for record in records:
             match record:
+                case MirrorPartition() | MirrorTopic() if self._state().at(record.link) != self._at:
+                    continue
                 case MirrorPartition():
                     self._partitions[record.link, record.topic][record.partition] = ServedPartition(
                         self, record
@@ -174,16 +189,28 @@ class Mirrors:
         for partitions in self._partitions.values():
             partitions.clear()  # the dicts stay: whoever still holds a mirror of before sees what is true now
         for (link, tp), found in state.partitions.items():
-            self._partitions[link, tp.topic][tp.partition] = ServedPartition(self, found)
+            if state.at(link) == self._at:
+                self._partitions[link, tp.topic][tp.partition] = ServedPartition(self, found)
         for name in [name for name, partitions in self._partitions.items() if not partitions]:
             del self._partitions[name]
-        self._publish([mirror for mirror in state.mirrors.values() if mirror.topic_id != UNBOUND])
+        self._publish(
+            [
+                mirror
+                for mirror in state.mirrors.values()
+                if mirror.topic_id != UNBOUND and state.at(mirror.link) == self._at
+            ]
+        )
 
     def _publish(self, mirrors: Sequence[MirrorTopic]) -> None:
         self._by_name, self._by_id = {}, {}
         for mirror in mirrors:
             self._serve(mirror)
         self.by_name, self.by_id = self._by_name.get, self._by_id.get
+
+    def given_back(self, state: MirrorPartition) -> bool:
+        """Whether the real brokers are to lead it again."""
+        mirror = self._state().mirrors.get((state.link, state.topic))
+        return mirror is not None and mirror.given_back
 
     def read_only(self, link: str) -> str | None:
         """Why mirrors of the link take no writes, for good; None if they do. As the state says: the source may be dead."""
@@ -193,6 +220,12 @@ class Mirrors:
             return None
         until = "until their promote or failover: write to the source cluster"
         return f"mirrors of link {link} are read-only ({option}) {until}"
+
+    def switching(self, topic: str | bytes, index: int) -> bool:
+        """Whether a switch has a partition of ours, by the topic's name or id."""
+        mirror = self.by_name(topic) if isinstance(topic, str) else self.by_id(topic)
+        partition = None if mirror is None else mirror.partition(index)
+        return partition is not None and partition.switching
 
     def loaded(self, tp: TopicPartition) -> bool:
         copy = self._copies(tp.topic, tp.partition)

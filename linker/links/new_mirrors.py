@@ -11,23 +11,23 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from controller import errors as refused
-from controller.decide.mirrors import listed
+from controller.errors import listed
 from controller.keys import check_topic_name
 from controller.plan.placement import Load, ReplicaBroker, place
 from controller.plan.upstream import refusal
 from controller.state import UNBOUND, MirrorTopic
-from fleet.link_controller import LinkController, wall_clock_ms
+from fleet.link_controller import wall_clock_ms
 from linker.checks import preflight
 from linker.checks.message_format import formats_or_not_told
 from linker.checks.replication_factor import few_replicas, target_default
 from linker.checks.topic_names import collisions, is_internal
 from linker.links.config_options import config_options
 from linker.links.configs import ConfigsNotAllowed, TopicConfigs, topic_defaults
+from linker.links.link_part import LinkContext, LinkPart
 from linker.links.source_sidecars import Origin, SourceSidecars
 from linker.membership import TargetCluster
 from linker.membership.errors import TargetError
 from linker.membership.topic_operations import NewTopic
-from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
 from wire.frames.types import TopicPartition
 from wire.metadata.image import BrokerImage
@@ -69,28 +69,20 @@ class _Plan:
     origins: dict[str, Origin] = field(default_factory=dict)
 
 
-class NewMirrors:
+class NewMirrors(LinkPart):
     """Those of one link."""
 
     def __init__(
         self,
-        link: str,
-        source: Cluster,
-        target: TargetCluster,
-        controller: LinkController,
-        link_brokers: Callable[[], frozenset[int]],
+        context: LinkContext,
         unfence: Callable[[Iterable[TopicPartition]], None],
         ask: Callable[[str], None],
     ) -> None:
         """`unfence`: the router's; `ask`: has a mirror looked at (`BringUp.ask`)."""
-        self._link = link
-        self._source = source
-        self._target = target
-        self._controller = controller
-        self._link_brokers = link_brokers
+        super().__init__(context)
         self._unfence = unfence
         self._ask = ask
-        self.sidecars = SourceSidecars(source)
+        self.sidecars = SourceSidecars(self._source)
 
     def _excluded(self) -> tuple[str, ...]:
         link = self._controller.image.links.get(self._link)

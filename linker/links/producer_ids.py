@@ -39,11 +39,10 @@ from controller.plan.producer_ids import (
     too_close,
 )
 from controller.state import ProducerIdFloor, Record
-from fleet.link_controller import LinkController, wall_clock_ms
+from fleet.link_controller import wall_clock_ms
+from linker.links.link_part import LinkContext, LinkPart
 from linker.links.source_ids import SourceIds, one_producer_id
 from linker.links.source_sidecars import SourceSidecars
-from linker.membership import TargetCluster
-from wire.client.cluster import Cluster
 from wire.errors import LinkerError
 from wire.metadata.image import BrokerImage
 from wire.periodic_task import PeriodicTask
@@ -64,34 +63,23 @@ class FloorNotSet(LinkerError):
     """The link controller has not put its first proof into the state yet."""
 
 
-class ProducerIdGuard:
+class ProducerIdGuard(LinkPart):
     """The guard of one link; `allowed` is what the router asks at every forwarded produce."""
 
     def __init__(
         self,
-        link: str,
-        source: Cluster,
-        target: TargetCluster,
-        controller: LinkController,
-        link_brokers: Callable[[], frozenset[int]],
-        *,
+        context: LinkContext,
         margin: int = DEFAULT_MARGIN,
         most_blocks: int = MOST_BLOCKS,
-        is_controller: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
         on_allowed: Callable[[], None] = lambda: None,
     ) -> None:
         """on_allowed: writes that waited may go on."""
-        self._link = link
-        self._target = target
-        self._controller = controller
-        self._link_brokers = link_brokers
+        super().__init__(context)
         self._margin = margin
         self._most_blocks = most_blocks
-        self._is_controller = is_controller
-        self.source = SourceIds(source, one_producer_id, clock)
-        self._cluster = source
-        self._sidecars = SourceSidecars(source)
+        self.source = SourceIds(context.source, one_producer_id, clock)
+        self._sidecars = SourceSidecars(context.source)
         self.allowed = False
         self.reason: str | None = "producer ids were not looked at yet"
         #: Why forwarding is over, not only off for the moment: the source has come too close.
@@ -143,7 +131,7 @@ class ProducerIdGuard:
     def _next_look(self) -> float:
         """Seconds. Most of them look at the state and the target only."""
         kept = self._controller.image.floors.get(self._link)
-        due = 0.0 if kept is None else self.source.due_in(kept.floor, is_controller=self._is_controller())
+        due = 0.0 if kept is None else self.source.due_in(kept.floor, is_controller=self._decides)
         return min(max(due, _RETRY_FIRST), INTERVAL if self.allowed else _RETRY_MAX)
 
     def _not_looked(self, error: Exception) -> None:
@@ -160,7 +148,7 @@ class ProducerIdGuard:
 
     def _on_records(self, records: Sequence[Record]) -> None:
         """The link controller has looked: known from now on, not from when we would have read it."""
-        if not self._is_controller() and any(
+        if not self._decides and any(
             isinstance(one, ProducerIdFloor) and one.link == self._link for one in records
         ):
             self.task.wake()
@@ -187,7 +175,7 @@ class ProducerIdGuard:
 
     async def _look(self) -> None:
         kept = self._controller.image.floors.get(self._link)
-        if not self._is_controller() and (kept is None or self.target_next < kept.floor):
+        if not self._decides and (kept is None or self.target_next < kept.floor):
             raise FloorNotSet(f"link {self._link}: the link controller has not moved the producer ids yet")
         if kept is not None and kept.ceiling is not None:
             await self._look_below(kept, kept.ceiling)
@@ -209,7 +197,7 @@ class ProducerIdGuard:
         if kept is None:
             # Declared before the ids move: a link in the other direction may be made at this moment.
             await self._write_down(wanted.floor, end)
-        if wanted.blocks and self._is_controller():
+        if wanted.blocks and self._decides:
             log.info(
                 "link %s: moving the target's producer ids from %d to %d (the source is at %d)",
                 self._link,
@@ -230,7 +218,7 @@ class ProducerIdGuard:
             )
             log.info("link %s: producer ids moved in %.1f s", self._link, time.monotonic() - started)
         self._note_floor(wanted.floor)
-        if self._is_controller() and (looked or wanted.blocks):
+        if self._decides and (looked or wanted.blocks):
             await self._write_down(wanted.floor, end, runs.longest() or (() if kept is None else kept.unused))
         target = await self._drained_to(wanted.floor)
         verdict = judge(end, self.target_next, target, wanted.floor)
@@ -270,7 +258,7 @@ class ProducerIdGuard:
         own = self._target.cluster.cluster_id or ""
         opposite = [one for one in await self._sidecars.links() if one.source == own]
         floors = [one.floor for one in opposite if one.floor is not None]
-        if len(floors) < len(opposite) and own > (self._cluster.cluster_id or ""):
+        if len(floors) < len(opposite) and own > (self._source.cluster_id or ""):
             # Both are new: one of them has to go first.
             raise FloorNotSet(
                 f"link {self._link}: the link from this cluster to its source has not moved the source's producer ids yet"
@@ -282,7 +270,7 @@ class ProducerIdGuard:
         if too_close(end, kept.floor) is None:
             return None
         above = ceiling(await self._sidecars.links(), kept.floor, self.target_next)
-        if above is not None and self._is_controller():
+        if above is not None and self._decides:
             await self._controller.set_producer_id_floor(replace(kept, ceiling=above))
             log.info("link %s: the source hands out producer ids from %d on", self._link, above)
         return above
@@ -307,7 +295,7 @@ class ProducerIdGuard:
         """If it is time to; whether it was. With any outcome, no write is forwarded when the source is too close."""
         if kept is not None:
             self.source.hear(kept)
-            if self.source.due_in(kept.floor, is_controller=self._is_controller()) > 0:
+            if self.source.due_in(kept.floor, is_controller=self._decides) > 0:
                 return False
         try:
             await self.source.look()

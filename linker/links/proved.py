@@ -65,20 +65,23 @@ def mismatch(image: ControllerImage, state: MirrorPartition) -> str | None:
     return None if known is None or known.mismatch is None else validations.mismatch_text(known.mismatch)
 
 
-def link_validation(runtime: LinkRuntime) -> LinkValidation:
-    """Over all replicas of the link's open mirrors."""
+def link_validation(runtime: LinkRuntime, back: LinkRuntime | None = None) -> LinkValidation:
+    """Over all replicas of the link's open mirrors. `back`: the link that runs the other way, with the topics that were
+    switched."""
     image = runtime.controller.image
     replicas = proved = 0
     behind: int | None = 0
     oldest: int | None = None
-    for state in image.link_partitions(runtime.name):
-        mirror = image.mirrors.get((runtime.name, state.topic))
+    both = [runtime] if back is None else [runtime, back]
+    states = [(one, state) for one in both for state in image.link_partitions(one.name)]
+    for one, state in states:
+        mirror = image.mirrors.get((one.name, state.topic))
         if state.phase not in _OPEN or mirror is None:
             continue
-        copy = runtime.copies.get(state.tp)
+        copy = one.copies.get(state.tp)
         end = copy.high_watermark if copy is not None and copy.loaded else None
         start = max(state.start_offset or 0, 0 if copy is None else copy.log_start_offset)
-        for broker in replicas_of(runtime.target.image, mirror, state.tp, runtime.validation.link_brokers()):
+        for broker in replicas_of(one.target.image, mirror, state.tp, one.validation.link_brokers()):
             replicas += 1
             through, age = watermark(image, state, broker, end)
             if end is not None and (end <= start or (through is not None and through >= end)):
@@ -91,18 +94,18 @@ def link_validation(runtime: LinkRuntime) -> LinkValidation:
             if age is not None:
                 oldest = max(oldest or 0, age)
     interval = runtime.validation.interval
-    wrong = [text for state in image.link_partitions(runtime.name) if (text := _named_mismatch(image, state))]
+    wrong = [text for _, state in states if (text := _named_mismatch(image, state))]
     late = [
-        f"{state.tp}: {one}"
-        for state in image.link_partitions(runtime.name)
+        f"{state.tp}: {start}"
+        for one, state in states
         if state.phase in _OPEN
-        for one in runtime.starts.of(state.tp)
+        for start in one.starts.of(state.tp)
     ]
     return LinkValidation(
         link=runtime.name,
         continuous=interval is not None,
         interval_ms=None if interval is None else round(interval * 1000),
-        trouble=runtime.validation.trouble,
+        trouble=next((one.validation.trouble for one in both if one.validation.trouble is not None), None),
         replicas=replicas,
         proved=proved,
         unproved_offsets=behind,
@@ -117,12 +120,13 @@ def _named_mismatch(image: ControllerImage, state: MirrorPartition) -> str | Non
     return None if text is None else f"{state.tp}: {text}"
 
 
-def link_description(runtime: LinkRuntime) -> LinkValidationDescription:
+def link_description(runtime: LinkRuntime, back: LinkRuntime | None = None) -> LinkValidationDescription:
     validator = runtime.validation.validator
     process = validator.process
     ready = process.ready
+    runs = [*reversed(runtime.validation.runs), *(() if back is None else reversed(back.validation.runs))]
     return LinkValidationDescription(
-        **link_validation(runtime).model_dump(),
+        **link_validation(runtime, back).model_dump(),
         validator=ValidatorStatus(
             state=process.state,
             spark=None if ready is None else ready.spark,
@@ -131,7 +135,7 @@ def link_description(runtime: LinkRuntime) -> LinkValidationDescription:
             trouble=process.trouble,
             log=str(process.log_file),
         ),
-        runs=[run(runtime.name, one) for one in reversed(runtime.validation.runs)],
+        runs=[run(runtime.name, one) for one in sorted(runs, key=lambda one: one.started_at, reverse=True)],
     )
 
 
@@ -188,7 +192,9 @@ def promote_validation(runtime: LinkRuntime, job: PromoteJob) -> PromoteValidati
     if job.validation is ValidationPolicy.SKIP:
         return None
     evidence = job.evidence
-    now = _current(runtime.validation.runs, "promote" if evidence is None else "evidence", job)
+    back = runtime.against() if job.switch and evidence is not None else None
+    runs = runtime.validation.runs if back is None else back.validation.runs
+    now = _current(runs, "promote" if evidence is None else "evidence", job)
     return PromoteValidation(
         policy=cast("Policy", job.validation.value),
         state=None if evidence is None else evidence.status.value,
@@ -202,6 +208,7 @@ def promote_validation(runtime: LinkRuntime, job: PromoteJob) -> PromoteValidati
         html=None if evidence is None else evidence.html,
         json_path=None if evidence is None else evidence.json,
         parquet=None if evidence is None else evidence.parquet,
+        proved_by=[] if evidence is None else list(evidence.proved_by),
         progress=None if now is None or now.state is not ValidationState.RUNNING else progress(now.progress),
         waiting_for=waiting_for(now, runtime.validation.validator.process.state),
     )

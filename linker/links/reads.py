@@ -10,9 +10,10 @@ names a client after its group, and all of Spark's groups have names of one form
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 
-from admin.models import HeldReader, LinkOptions, patterns
+from admin.models import ClientLeft, HeldReader, LinkOptions, patterns
 from router.produce.forwarding import ForwardingHub
 
 _REMEMBERED = 10_000  # client ids: whoever sends ever new ones costs time, not memory
@@ -64,4 +65,19 @@ def held_readers(hub: ForwardingHub, link: str, topic: str | None = None) -> lis
             since=now - timedelta(seconds=age),
         )
         for reader, age in hub.held_readers.held(link, hub.loop.time(), topic)
+    ]
+
+
+def clients_left(hub: ForwardingHub, topics: Collection[str]) -> list[ClientLeft]:
+    """Clients that come in at the cluster that these topics were switched from."""
+    now, clock = datetime.now(UTC), hub.loop.time()
+    return [
+        ClientLeft(
+            topic=one.topic,
+            client_id=one.client_id,
+            host=one.host,
+            does=one.does,
+            last_request=now - timedelta(seconds=clock - one.last),
+        )
+        for one in hub.clients_seen(topics)
     ]

@@ -7,15 +7,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 
 from controller.cluster_view import PartitionView
-from controller.decide.mirrors import listed
+from controller.decide.mirrors import refuse_to_drop
+from controller.errors import listed
 from controller.judge.hand_over import find
 from controller.plan.reassign import MOVABLE, move_step, moved_to, unsettled
 from controller.plan.replicas import CancelReassignment, LiveBrokers, Reassign, is_open, led_by_link
 from controller.state import MirrorTopic
 from fetcher.link_fetcher import LinkFetcher
-from fleet.link_controller import LinkController
+from linker.links.link_part import LinkContext, LinkPart
 from linker.links.topic_shape import cancelled, plain_copies, reduced, undone_late
-from linker.membership import TargetCluster
 from linker.membership.errors import OperationFailed
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
@@ -30,22 +30,12 @@ Replicas = Mapping[TopicPartition, tuple[int, ...]]
 """The real brokers of partitions, the one that is to lead first."""
 
 
-class Reassignments:
+class Reassignments(LinkPart):
     """The reassignments of one link's mirrors, made by the link controller alone."""
 
-    def __init__(
-        self,
-        link: str,
-        target: TargetCluster,
-        controller: LinkController,
-        fetcher: LinkFetcher,
-        link_brokers: Callable[[], frozenset[int]],
-    ) -> None:
-        self._link = link
-        self._target = target
-        self._controller = controller
+    def __init__(self, context: LinkContext, fetcher: LinkFetcher) -> None:
+        super().__init__(context)
         self._fetcher = fetcher
-        self._link_brokers = link_brokers
         #: How often a mirror's reassignment was cancelled, by topic.
         self.cancelled: dict[str, int] = {}
 
@@ -119,6 +109,8 @@ class Reassignments:
         """Have partitions copied to these real brokers; LinkerError if the target refuses that of one. The state follows.
         `afresh`: drop all their copies first, so that those that are left are gone at once. That is done too where no
         hand-over could complete it otherwise."""
+        if afresh:
+            refuse_to_drop(self._controller.image, self._link, wanted)
         await self._controller.forget_validation(self._link, wanted)
         refused = {} if afresh else await self._take_steps(wanted, _not_open)
         stuck = [
@@ -220,6 +212,7 @@ class Reassignments:
     async def drop_copies(self, tps: list[TopicPartition]) -> None:
         """A cancel takes out what is being added. Copies that became plain replicas, since link brokers joined or left,
         are no part of any reassignment, and go with one to the link brokers alone."""
+        refuse_to_drop(self._controller.image, self._link, tps)
         await self._target.operations.reassign(dict.fromkeys(tps), timeout=_CALL_TIMEOUT)
         await self._target.metadata.wait_for(lambda image: cancelled(image, tps), _CALL_TIMEOUT)
         ours = self._link_brokers()

@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from controller.judge import late_starts
 from controller.judge.late_starts import LateStart
 from controller.phases import ENDED
-from fleet.link_controller import LinkController
-from wire.client.cluster import Cluster
+from linker.links.link_part import LinkContext, LinkPart
 from wire.errors import BrokerError, LinkerError
 from wire.frames.list_offsets import EARLIEST, list_at
 from wire.frames.types import TopicPartition
@@ -30,22 +29,12 @@ _TIMEOUT = 10.0
 _PATIENCE = 0.5  # with a broker of the target that sleeps, where it is asked again behind the fence
 
 
-class ReplicaStarts:
+class ReplicaStarts(LinkPart):
     """Of one link."""
 
-    def __init__(
-        self,
-        link: str,
-        source: Cluster,
-        target: Cluster,
-        controller: LinkController,
-        targets: Callable[[TopicPartition], Collection[int]],
-    ) -> None:
+    def __init__(self, context: LinkContext, targets: Callable[[TopicPartition], Collection[int]]) -> None:
         """`targets`: the real brokers that are to hold a partition."""
-        self._link = link
-        self._source = source
-        self._target = target
-        self._controller = controller
+        super().__init__(context)
         self._targets = targets
         #: Replicas that start late, as seen at the last look.
         self.seen: Mapping[TopicPartition, list[LateStart]] = {}
@@ -117,7 +106,7 @@ class ReplicaStarts:
     async def _ask(
         self, broker: int, tps: Collection[TopicPartition], timeout: float, every: bool
     ) -> dict[TopicPartition, int]:
-        answers = await list_at(self._target, broker, dict.fromkeys(tps, EARLIEST), timeout=timeout)
+        answers = await list_at(self._target.cluster, broker, dict.fromkeys(tps, EARLIEST), timeout=timeout)
         offsets = {}
         for tp in tps:
             answer = answers.get(tp)

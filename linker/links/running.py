@@ -25,10 +25,12 @@ class RunningLinks(Mapping[str, LinkRuntime]):
     """`group` is whose tasks they are; without one nothing can be started."""
 
     def __init__(
-        self, make: Callable[[Link], LinkRuntime], controller: Callable[[], SharedController]
+        self, make: Callable[[Link], LinkRuntime], controller: Callable[[], SharedController], at: str = ""
     ) -> None:
+        """`at`: the cluster that the links mirror into (`controller.state.Link.at`)."""
         self._make = make
         self._controller = controller
+        self._at = at
         self._links: dict[str, LinkRuntime] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         # The end of a link waits for its task, and the link may be started again then: one at a time for each name.
@@ -82,7 +84,7 @@ class RunningLinks(Mapping[str, LinkRuntime]):
         controller = self._controller()
         if controller.is_controller and records:
             return  # the service that asked for the change sees to it
-        wanted = controller.image.links
+        wanted = {name: link for name, link in controller.image.links.items() if link.at == self._at}
         for name in self._links.keys() - wanted.keys():
             self._spawn(self._agree(name))
         for name, link in wanted.items():

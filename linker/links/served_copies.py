@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from controller.phases import ENDED, PROMOTING, Phase
+from controller.phases import ENDED, PROMOTING, SWITCHING, Phase
 from controller.state import MirrorPartition, MirrorTopic
 from fetcher.link_fetcher import LinkFetcher
 from fetcher.spec import MirrorSpec
-from fleet.link_controller import LinkController
-from linker.links.copy_specs import CopySpecs, spec_of
-from linker.membership import TargetCluster
+from linker.links.copy_specs import CopySpecs, spec_of, taken_history
+from linker.links.link_part import LinkContext, LinkPart
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 from wire.metadata.image import TopicImage
 
 
-class ServedCopies:
+class ServedCopies(LinkPart):
     """The copies of one link that this sidecar serves to followers."""
 
-    def __init__(
-        self,
-        link: str,
-        target: TargetCluster,
-        controller: LinkController,
-        fetcher: LinkFetcher,
-        specs: CopySpecs,
-        link_brokers: Callable[[], frozenset[int]],
-    ) -> None:
-        self._link = link
-        self._target = target
-        self._controller = controller
+    def __init__(self, context: LinkContext, fetcher: LinkFetcher, specs: CopySpecs) -> None:
+        super().__init__(context)
         self._fetcher = fetcher
         self._specs = specs
-        self._link_brokers = link_brokers
 
     def led_under(self, topic: TopicImage) -> None:
         """Tell the copies of a topic the target's leader epochs."""
@@ -67,6 +55,7 @@ class ServedCopies:
             mine = (
                 self._leads(mirror, state)
                 and state.phase not in ENDED | {Phase.FAILED, Phase.HANDED_OVER}
+                and (state.phase is not Phase.TAKING or state.taken is not None)
                 and state.session_epoch >= 0
                 and state.failover is None  # else a replica stands in for the source (replica_as_source.py)
             )
@@ -80,6 +69,8 @@ class ServedCopies:
                 if mine:
                     yield state
                 continue
+            if copy.spec.held and state.phase not in SWITCHING:
+                self._fetcher.release([state.tp])
             if copy.spec.target_replicas != mirror.replicas_of(state.partition):
                 copy.spec = replace(copy.spec, target_replicas=mirror.replicas_of(state.partition))
             if copy.paused != mirror.paused:
@@ -100,4 +91,8 @@ class ServedCopies:
 
 def _same_session(spec: MirrorSpec, state: MirrorPartition) -> bool:
     """Whether a copy is of this mirror and not of one that was begun again since."""
-    return spec.session_epoch == state.session_epoch and spec.start_offset == (state.start_offset or 0)
+    return (
+        spec.session_epoch == state.session_epoch
+        and spec.start_offset == (state.start_offset or 0)
+        and spec.taken == taken_history(state)
+    )

@@ -73,12 +73,14 @@ def source_fetcher(
         open_connection=open_connection,
         client_id=source.client_id,
         rack=source.rack,
-        limits=FetchLimits(
-            partition_bytes=options.partition_fetch_bytes, max_bytes=options.request_fetch_bytes
-        ),
+        limits=fetch_limits(options),
         fetchers_per_node=options.fetchers_per_node,
         rate=rate,
     )
+
+
+def fetch_limits(options: LinkOptions) -> FetchLimits:
+    return FetchLimits(partition_bytes=options.partition_fetch_bytes, max_bytes=options.request_fetch_bytes)
 
 
 def source_side(link: Link, secrets: LinkSecrets) -> m.Side:

@@ -13,8 +13,7 @@ from controller.decide.growth import not_now
 from controller.judge.alignment import grown_at_source
 from controller.phases import ENDED
 from controller.state import MirrorTopic, same_source_topic
-from fleet.link_controller import LinkController
-from wire.client.cluster import Cluster
+from linker.links.link_part import LinkContext, LinkPart
 from wire.errors import LinkerError
 from wire.periodic_task import PeriodicTask
 
@@ -24,26 +23,20 @@ _INTERVAL = 15.0  # by default; a link has its own
 _TIMEOUT = 10.0
 
 
-class SourceWatch:
+class SourceWatch(LinkPart):
     """The watch of one link, idle but on the link controller."""
 
     def __init__(
         self,
-        link: str,
-        source: Cluster,
-        controller: LinkController,
+        context: LinkContext,
         place: Callable[[MirrorTopic, int], Sequence[Sequence[int]]],
         ask: Callable[[str], None],
-        decides: Callable[[], bool],
         interval: Callable[[], float],
     ) -> None:
         """`place`: the real brokers of so many added partitions; `ask`: has a mirror looked at (`BringUp.ask`)."""
-        self._link = link
-        self._source = source
-        self._controller = controller
+        super().__init__(context)
         self._place = place
         self._ask = ask
-        self._decides = decides
         #: Why mirrors have not taken yet what was added, by topic.
         self.grown: dict[str, str] = {}
         self.task = PeriodicTask(
@@ -64,7 +57,7 @@ class SourceWatch:
         }
         self.grown = {topic: why for topic, why in self.grown.items() if topic in mirrors}
         chosen = mirrors.keys() if topics is None else mirrors.keys() & topics
-        if not chosen or not self._decides():
+        if not chosen or not self._decides:
             return
         await self._source.refresh(chosen, timeout=timeout)
         for topic in sorted(chosen):

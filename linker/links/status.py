@@ -10,26 +10,21 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from admin.models import (
-    FailoverPartition,
+    Direction,
     Forwarding,
     MirrorState,
     MirrorSummary,
-    OpenTransaction,
     PartitionLag,
     PartitionStatus,
-    PromoteJobStatus,
-    PromotePhase,
-    PromoteTopic,
     RemainingCopy,
     ReplicaStatus,
+    SyncState,
     worst_state,
 )
 from controller.codec import path_of
-from controller.decide.failovers import missing
-from controller.image import ControllerImage
 from controller.judge.late_starts import LateStart, worst
-from controller.phases import ENDED, PROMOTING, Phase, shown_state
-from controller.state import Failover, JobStatus, MirrorPartition, MirrorTopic, PromoteJob
+from controller.phases import ENDED, PROMOTING, SWITCHING, Phase
+from controller.state import MirrorPartition, MirrorTopic
 from fetcher.partition_copy import PartitionCopy
 from fleet.progress import copy_lag
 from linker.checks.other_tools import throttle_of
@@ -46,6 +41,17 @@ _REFUSALS = 5
 _BEHIND = 5000
 
 
+def shown_state(phase: Phase, *, source_available: bool = True) -> MirrorState:
+    """A partition's state as it is shown. `source_available` is known at run time only and never stored."""
+    if phase in PROMOTING:
+        return MirrorState.PROMOTING
+    if phase in SWITCHING:
+        return MirrorState.SWITCHING
+    if not source_available and phase in (Phase.LINKING, Phase.ACTIVE):
+        return MirrorState.SOURCE_UNAVAILABLE
+    return MirrorState(phase.value)
+
+
 def partition_state(runtime: LinkRuntime, state: MirrorPartition) -> MirrorState:
     """As shown. A partition that is bound but that not every replica has begun to copy is LINKING."""
     return _state(runtime, state, runtime.copies.get(state.tp), runtime.targets(state.tp))
@@ -55,7 +61,7 @@ def _state(
     runtime: LinkRuntime, state: MirrorPartition, copy: CopyView | None, targets: Sequence[int]
 ) -> MirrorState:
     available = runtime.source_available and state.tp not in runtime.events.unavailable
-    shown = MirrorState(shown_state(state.phase, source_available=available).value)
+    shown = shown_state(state.phase, source_available=available)
     if shown is MirrorState.ACTIVE:
         if copy is not None and copy.failed is not None:
             return MirrorState.FAILED  # and on its way to the store
@@ -243,6 +249,8 @@ def mirror_summary(runtime: LinkRuntime, mirror: MirrorTopic) -> MirrorSummary:
         link=mirror.link,
         topic=mirror.topic,
         source_topic=mirror.source_name,
+        direction=Direction.FORWARD if runtime.controller.image.at(mirror.link) == "" else Direction.REVERSED,
+        sync=_sync_state(runtime, mirror),
         state=worst,
         reason=reason,
         partitions=mirror.partitions,
@@ -253,6 +261,13 @@ def mirror_summary(runtime: LinkRuntime, mirror: MirrorTopic) -> MirrorSummary:
         if far and worst in (MirrorState.LINKING, MirrorState.ACTIVE)
         else None,
     )
+
+
+def _sync_state(runtime: LinkRuntime, mirror: MirrorTopic) -> SyncState | None:
+    if not mirror.sync:
+        return None
+    found = runtime.switch.replicas.state(mirror.topic)
+    return SyncState.WAITING if found is None else SyncState(found[0].value)
 
 
 def copy_progress(lag: int | None, rate: float | None) -> RemainingCopy:
@@ -288,120 +303,3 @@ def forwarding(runtime: LinkRuntime) -> Forwarding:
         target_next_producer_id=guard.target_next or None,
         source_highest_producer_id=None if guard.source.end is None else guard.source.end - 1,
     )
-
-
-def failover_partition(runtime: LinkRuntime, state: MirrorPartition, failover: Failover) -> FailoverPartition:
-    return FailoverPartition(
-        topic=state.topic,
-        partition=state.partition,
-        state=partition_state(runtime, state),
-        end=failover.end,
-        source_end=failover.source_end,
-        acked_end=failover.acked_end,
-        missing=missing(failover),
-        aborted=[
-            OpenTransaction(
-                producer_id=one.producer_id, producer_epoch=one.producer_epoch, start_offset=one.start_offset
-            )
-            for one in failover.aborted
-        ],
-        reason=state.reason,
-    )
-
-
-# The driver times its steps; people know the phase that a step ends in.
-_TIMED_AS = {
-    "catch_up": PromotePhase.CATCHING_UP,
-    "fence": PromotePhase.FENCED,
-    "align": PromotePhase.ALIGNED,
-    "validate": PromotePhase.VALIDATED,
-    "hand_over": PromotePhase.HANDED_OVER,
-    "finish": PromotePhase.PROMOTED,
-}
-
-
-def job_id(job: PromoteJob) -> str:
-    """The id people use: unique over links."""
-    return f"{job.link}-{job.id}"
-
-
-def find_job(image: ControllerImage, text: str) -> PromoteJob | None:
-    link, _, number = text.rpartition("-")
-    return image.jobs.get((link, int(number))) if number.isascii() and number.isdigit() else None
-
-
-def promote_job(runtime: LinkRuntime, job: PromoteJob) -> PromoteJobStatus:
-    """A job with its topics' phases."""
-    image = runtime.controller.image
-    progress = runtime.promotes.progress.get(job.id)
-    topics = []
-    for topic in job.topics:
-        states = [
-            s for tp in job.partitions if tp.topic == topic and (s := image.partitions.get((job.link, tp)))
-        ]
-        lags = [runtime.lag(state.tp) for state in states if state.phase in PROMOTING | {Phase.ACTIVE}]
-        known = [lag for lag in lags if lag is not None]
-        topics.append(
-            PromoteTopic(
-                topic=topic,
-                partitions=len(states),
-                phase=_promote_phase(job, states),
-                lag=sum(known) if lags and len(known) == len(lags) else None,
-                reason=next((state.reason for state in states if state.reason), None),
-            )
-        )
-    order = list(PromotePhase)
-    timed = job.phases_ms if progress is None else progress.phases_ms
-    reason = job.reason if progress is None else progress.waiting_for
-    return PromoteJobStatus(
-        id=job_id(job),
-        link=job.link,
-        phase=PromotePhase.ABANDONED
-        if job.status is JobStatus.ABANDONED
-        else (PromotePhase.FAILED_OVER if job.failover else PromotePhase.PROMOTED)
-        if job.status is JobStatus.DONE
-        else min(
-            (topic.phase for topic in topics if not topic.phase.final),
-            key=order.index,
-            default=PromotePhase.HANDED_OVER,
-        ),
-        reason=reason,
-        topics=topics,
-        started_at=moment(job.started_at),
-        finished_at=None if job.ended_at is None else moment(job.ended_at),
-        validation=proved.promote_validation(runtime, job),
-        accept_missing=job.accept_missing,
-        requested_by=job.requested_by,
-        warnings=list(job.warnings),
-        phases_ms={
-            PromotePhase.FAILED_OVER if job.failover and phase is PromotePhase.PROMOTED else phase: round(
-                timed[name]
-            )
-            for name, phase in _TIMED_AS.items()
-            if name in timed
-        },
-        source_fenced=list(job.source_fenced),
-        failover=[
-            failover_partition(runtime, state, state.failover)
-            for tp in job.partitions
-            if (state := image.partitions.get((job.link, tp))) is not None and state.failover is not None
-        ]
-        if job.failover
-        else None,
-    )
-
-
-def _promote_phase(job: PromoteJob, states: list[MirrorPartition]) -> PromotePhase:
-    phases = {state.phase for state in states}
-    if phases == {Phase.PROMOTED}:
-        return PromotePhase.PROMOTED
-    if phases and phases <= ENDED:
-        return PromotePhase.FAILED_OVER
-    if job.status is not JobStatus.RUNNING:
-        return PromotePhase.ABANDONED
-    open_ = phases - ENDED
-    # Beside one that has ended, one that is in no phase of a promote went back, unless the source has just added it.
-    if open_ != phases and not open_ & (PROMOTING | {Phase.LINKING}):
-        return PromotePhase.ABANDONED
-    running = [phase for phase in PromotePhase if Phase.__members__.get(phase.value) in open_]
-    return running[0] if running else PromotePhase.FENCED if job.failover else PromotePhase.CATCHING_UP

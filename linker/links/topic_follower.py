@@ -14,14 +14,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from controller.phases import ENDED
 from controller.state import Link, Record
-from fleet.link_controller import LinkController
 from linker.checks.topic_names import is_internal, is_mirrormakers, mirrormaker_prefixes
 from linker.links.bring_up import BringUp
+from linker.links.link_part import LinkContext, LinkPart
 from linker.links.new_mirrors import NewMirrors, Planned, Wanted
 from linker.links.source_topics import SourceTopicId, all_topics, gone
 from linker.links.topic_options import TopicPatterns, TopicSettings, topic_settings
-from linker.membership import TargetCluster
-from wire.client.cluster import Cluster
 from wire.errors import LinkerError
 from wire.periodic_task import PeriodicTask
 
@@ -32,30 +30,22 @@ _DELETED_AFTER = 10.0
 _INTERVAL = 15.0  # by default; a link has its own
 
 
-class TopicFollower:
+class TopicFollower(LinkPart):
     """That of one link."""
 
     def __init__(
         self,
-        link: str,
-        source: Cluster,
-        controller: LinkController,
+        context: LinkContext,
         new_mirrors: NewMirrors,
         bring_up: BringUp,
-        target: TargetCluster,
-        link_brokers: Callable[[], frozenset[int]],
         fail_deleted_after: Callable[[float], None],
         ours: Collection[str] = (),
     ) -> None:
         """`fail_deleted_after`: tells the fetchers when a topic that the source does not know has failed; `ours`: topics
         that sidecars keep for themselves."""
-        self._link = link
-        self._source = source
-        self._controller = controller
+        super().__init__(context)
         self._new = new_mirrors
         self._bring_up = bring_up
-        self._target = target
-        self._link_brokers = link_brokers
         self._fail_deleted_after = fail_deleted_after
         self._ours = ours
         # Since when a topic is absent, and what is there in its place.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from controller.decide.mirrors import Leadership
 from controller.judge.hand_over import undo_revoke
-from controller.phases import ENDED, PROMOTING
+from controller.phases import ENDED, PROMOTING, SWITCHING
 from controller.plan.replicas import led_by_link
 from controller.state import MirrorPartition, MirrorTopic
 from wire.frames.types import TopicPartition
@@ -48,11 +48,12 @@ def plain_copies(
 def led_by_others(
     states: Iterable[MirrorPartition], topic: TopicImage, link_brokers: frozenset[int]
 ) -> Iterator[tuple[MirrorPartition, int]]:
-    """Partitions that a real broker leads although nobody promotes them or has promoted them, and that broker."""
+    """Partitions that a real broker leads although nobody promotes or switches them or has promoted them, and that
+    broker."""
     for state in states:
         partition = topic.partitions.get(state.partition)
         if (
-            state.phase not in PROMOTING | ENDED
+            state.phase not in PROMOTING | ENDED | SWITCHING
             and partition is not None
             and partition.leader >= 0
             and partition.leader not in link_brokers

@@ -19,6 +19,7 @@
 - `topic_operations`: requests of a link broker to the controller about topics and their configs
 - `uncommitted`: the end of the metadata log that is fetched but not committed
 - `versions`: the API versions that a controller must have
+- `watched_image`: an image of a cluster, and those who wait for its changes
 """
 
 from linker.membership.cluster import TargetCluster

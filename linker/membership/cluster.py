@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from linker.membership.controller_channel import ControllerChannel
 from linker.membership.errors import ClusterIdChanged
@@ -24,12 +25,40 @@ from linker.membership.identity import AdvertisedListener, Identity, SaveIdentit
 from linker.membership.metadata_log import MetadataLog
 from linker.membership.operations import TargetOperations
 from linker.membership.registration import Registration
+from linker.membership.watched_image import WatchedImage
 from wire.client.cluster import Cluster
 from wire.client.security import ClientSecurity
 from wire.errors import LinkerError
+from wire.frames.control_requests import ControlRequest
 from wire.metadata.image import ClusterImage
 from wire.task_group import TaskGroup
 from wire.together import first_error
+
+_CORDONING_HEARTBEAT = 2
+
+
+class Registered(Protocol):
+    """The sidecar among the brokers of a cluster, as others look at it."""
+
+    identity: Identity
+    rack: str | None
+    #: Whether the controller takes us for gone; None: not known yet.
+    fenced: bool | None
+    #: Monotonic time of the sending of the last sign of life that was accepted.
+    last_heartbeat: float
+
+    @property
+    def broker_id(self) -> int: ...
+
+    @property
+    def broker_epoch(self) -> int: ...
+
+    @property
+    def session_valid(self) -> bool: ...
+
+    async def run(self) -> None: ...
+
+    async def leave(self, timeout: float) -> None: ...
 
 
 class TargetCluster:
@@ -50,8 +79,7 @@ class TargetCluster:
         heartbeat_interval: float = 2.0,
     ) -> None:
         """`cluster` is the target seen as a client; join() connects it if that was not done before."""
-        self.cluster = cluster
-        self.channel = ControllerChannel(
+        channel = ControllerChannel(
             cluster,
             security=controller_security,
             bootstrap=controller_bootstrap,
@@ -59,22 +87,39 @@ class TargetCluster:
             client_id=client_id,
             own_broker_id=identity.broker_id,
         )
-        self.metadata = MetadataLog(self.channel)
-        self.registration = Registration(
-            self.channel,
-            self.metadata,
+        metadata = self._log = MetadataLog(channel)
+        registration = self._registration = Registration(
+            channel,
+            metadata,
             identity,
             listeners=listeners,
             save=save,
             rack=rack,
             heartbeat_interval=heartbeat_interval,
         )
-        self.operations = TargetOperations(
-            self.channel,
-            self.metadata,
+        operations = TargetOperations(
+            channel,
+            metadata,
             broker_id=identity.broker_id,
-            broker_epoch=lambda: self.registration.broker_epoch,
+            broker_epoch=lambda: registration.broker_epoch,
         )
+        self._assemble(cluster, channel, metadata, registration, operations)
+
+    def _assemble(
+        self,
+        cluster: Cluster,
+        channel: ControllerChannel,
+        metadata: WatchedImage,
+        registration: Registered,
+        operations: TargetOperations,
+    ) -> None:
+        self.cluster = cluster
+        self.channel = channel
+        self.metadata = metadata
+        self.registration = registration
+        self.operations = operations
+        #: Takes the requests of a controller from before KRaft; None: the cluster has none.
+        self.control: Callable[[ControlRequest], None] | None = None
         self._joined = asyncio.Event()
 
     @property
@@ -109,16 +154,23 @@ class TargetCluster:
         cluster_id = self.cluster.cluster_id
         if not cluster_id:
             raise ClusterIdChanged(f"{self.cluster.name} does not tell its cluster id")
-        self.registration.check_cluster_id(cluster_id)
+        self._registration.check_cluster_id(cluster_id)
         await self.channel.discover(max(0.001, deadline - time.monotonic()))
-        self.metadata.expect_cluster(cluster_id)
+        self._log.expect_cluster(cluster_id)
         self._joined.set()
-        await self.registration.register(max(0.001, deadline - time.monotonic()))
+        await self._registration.register(max(0.001, deadline - time.monotonic()))
 
     async def serve(self, timeout: float) -> None:
         """The listeners serve: ask to be unfenced and wait for it."""
-        self.registration.ready_to_unfence()
-        await self.registration.wait_unfenced(timeout)
+        self._registration.ready_to_unfence()
+        await self._registration.wait_unfenced(timeout)
+
+    async def places_replicas_on_us(self, timeout: float) -> bool:
+        """Whether automatic placement may choose us: no log dir can be cordoned in heartbeats before v2 (KIP-1066)."""
+        await self.channel.discover(timeout)
+        _, connection = await self.channel.connection("heartbeat", timeout=timeout)
+        heartbeat = connection.api_range("broker_heartbeat")
+        return heartbeat is not None and heartbeat[1] < _CORDONING_HEARTBEAT
 
     async def leave(self, timeout: float) -> None:
         """Unregister; StillHosting while the image has a partition that names us."""

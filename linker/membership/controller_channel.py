@@ -16,6 +16,7 @@ from typing import Any
 from linker.membership.discovery import (
     PROBE_TIMEOUT,
     ActiveController,
+    ControllerFinder,
     QuorumFinder,
     remaining,
 )
@@ -59,11 +60,13 @@ class ControllerChannel:
         listener_name: str | None = None,
         client_id: str = "kafka-linker",
         own_broker_id: int | None = None,
+        finder: ControllerFinder | None = None,
     ) -> None:
+        """`finder`: where the controllers are not a quorum of KRaft."""
         self._cluster = cluster
         self._security = security
         self._client_id = client_id
-        self._finder = QuorumFinder(
+        self._finder: ControllerFinder = finder or QuorumFinder(
             cluster,
             security=security,
             bootstrap=bootstrap,

@@ -13,7 +13,7 @@ import logging
 import random
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from linker.membership.errors import MissingRight, TargetUnsupported, check_error
 from wire.client.cluster import Cluster
@@ -45,6 +45,19 @@ class ActiveController:
     @property
     def address(self) -> str:
         return format_address(self.host, self.port)
+
+
+class ControllerFinder(Protocol):
+    """Finds the active controller. `bootstrap`: addresses of controllers that were configured."""
+
+    bootstrap: list[tuple[str, int]]
+    known: dict[int, tuple[str, int]]
+
+    async def ask_controllers(
+        self, tried: dict[str, str], deadline: float, highest_epoch: int
+    ) -> ActiveController | None: ...
+
+    async def ask_brokers(self, tried: dict[str, str], deadline: float) -> ActiveController | None: ...
 
 
 class QuorumFinder:
@@ -155,8 +168,8 @@ class QuorumFinder:
         connection = await self._cluster.connection(node_id, purpose="quorum")
         if connection.api_range("describe_quorum") is None:
             raise TargetUnsupported(
-                f"{self._cluster.name} runs in ZooKeeper mode: a link broker can only join a KRaft cluster; "
-                "migrate the target to KRaft first"
+                f"{self._cluster.name} runs in ZooKeeper mode: a target has to be migrated to KRaft first, a source is "
+                "joined with zookeeper.connect in the link's section below sources"
             )
         response = await connection.call(
             "describe_quorum", _DESCRIBE_QUORUM, timeout=remaining(deadline, PROBE_TIMEOUT)
@@ -168,7 +181,7 @@ class QuorumFinder:
             if not getattr(response, "nodes", ()):
                 raise TargetUnsupported(
                     f"{self._cluster.name} does not tell its controllers' addresses (older than Kafka 3.9); "
-                    "set controller.quorum.bootstrap.servers in the target section"
+                    "set controller.quorum.bootstrap.servers in its section of the configuration"
                 )
             tried[f"broker {connection.peer}"] = (
                 f"the address of controller {partition.leader_id} is not listed"

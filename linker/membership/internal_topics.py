@@ -16,16 +16,12 @@ _COORDINATOR_TYPES = (0, 1)  # FindCoordinator: group, transaction
 #: refuses before it makes the topic (`KafkaApis.getCoordinator`).
 _KEY = "kafka-linker-gate-"
 _REFUSED = frozenset({GROUP_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
-_CORDONING_HEARTBEAT = 2
 
 
 async def create_internal_topics(target: TargetCluster, timeout: float) -> None:
     """Where no log dir can be cordoned (heartbeats before v2, KIP-1066), automatic placement may choose us. Kafka
     creates its own topics when they are first asked for: better before there is a link broker."""
-    await target.channel.discover(timeout)
-    _, connection = await target.channel.connection("heartbeat", timeout=timeout)
-    heartbeat = connection.api_range("broker_heartbeat")
-    if heartbeat is None or heartbeat[1] >= _CORDONING_HEARTBEAT:
+    if not await target.places_replicas_on_us(timeout):
         return
     refused = False
     for key_type in _COORDINATOR_TYPES:

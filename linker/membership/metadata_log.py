@@ -17,8 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from typing import TypeVar
 
 from linker.membership.controller_channel import ControllerChannel
 from linker.membership.errors import ClusterIdChanged, MetadataLogFailed, MissingRight, TargetUnsupported
@@ -26,6 +24,7 @@ from linker.membership.quorum import Quorum, QuorumVerdict
 from linker.membership.raft_requests import fetch_request
 from linker.membership.snapshots import SnapshotGone, SnapshotReader
 from linker.membership.uncommitted import OffsetGap, UncommittedTail
+from linker.membership.watched_image import WatchedImage
 from wire.backoff import Backoff
 from wire.errors import (
     AuthenticationFailed,
@@ -40,9 +39,6 @@ from wire.metadata import ClusterImage, load_snapshot, replay_batches
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-Subscriber = Callable[[ClusterImage, frozenset[TopicId]], None]
-
 # Decoding blocks the event loop, so not too much at a time; snapshots are decoded in a thread.
 _MAX_BYTES = 1 << 20
 _MIN_VERSION, _MAX_VERSION = 12, 18
@@ -54,13 +50,12 @@ _BACKOFF_FIRST = 0.05
 _BACKOFF_MAX = 1.0
 
 
-class MetadataLog:
+class MetadataLog(WatchedImage):
     """Follows the metadata log; `image` (always the same object) is the state up to the high watermark."""
 
     def __init__(self, channel: ControllerChannel) -> None:
+        super().__init__(channel.cluster_name)
         self._channel = channel
-        self._name = channel.cluster_name
-        self.image = ClusterImage()
         self._tail = UncommittedTail()  # continues the image, or the one that is to replace it
         self._replacement: ClusterImage | None = None
         self.quorum = Quorum(channel)
@@ -70,9 +65,6 @@ class MetadataLog:
         self.snapshots_loaded = 0
         self._rounds = 0  # answers that named a high watermark
         self._in_a_hurry = 0  # callers of caught_up
-        self._failure: BaseException | None = None
-        self._subscribers: list[Subscriber] = []
-        self._changed: set[asyncio.Future[None]] = set()
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -80,39 +72,6 @@ class MetadataLog:
     def offset(self) -> int:
         """Offset of the last record replayed, -1 for none; what heartbeats report."""
         return self._tail.committed_offset - 1
-
-    def subscribe(self, callback: Subscriber) -> Callable[[], None]:
-        """Call `callback(image, touched topic ids)` after every replay; returns the way to stop it.
-
-        Callbacks run inside the fetch loop: they note what changed and return. An exception in one ends the
-        loop.
-        """
-        self._subscribers.append(callback)
-        return lambda: self._subscribers.remove(callback)
-
-    async def wait_for(self, predicate: Callable[[ClusterImage], T | None], timeout: float) -> T:
-        """The predicate's first result that is not None, checked now and after every replay.
-
-        RequestTimedOut at the deadline; the loop's own error if it has ended.
-        """
-        deadline = time.monotonic() + timeout
-        while True:
-            result = predicate(self.image)
-            if result is not None:
-                return result
-            await self._next_change(deadline, "the awaited change")
-
-    async def becomes(self, predicate: Callable[[ClusterImage], bool], timeout: float) -> bool:
-        """Whether the predicate holds within this time. In a log that has ended nothing does any more, and that takes its
-        time, too: whoever asks here asks again and again, and everybody else would wait for him."""
-        try:
-            await self.wait_for(lambda image: True if predicate(image) else None, timeout)
-        except RequestTimedOut:
-            return False
-        except LinkerError:
-            await asyncio.sleep(timeout)
-            return False
-        return True
 
     async def caught_up(self, timeout: float) -> None:
         """Return once everything committed before this call is replayed.
@@ -130,34 +89,15 @@ class MetadataLog:
         finally:
             self._in_a_hurry -= 1
 
-    async def _next_change(self, deadline: float, what: str) -> None:
-        if self._failure is not None:
-            raise _again(self._failure)
-        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._changed.add(changed)
-        try:
-            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                await changed
-        except TimeoutError:
-            active = self._channel.active
-            raise RequestTimedOut(
-                f"{self._name}: the metadata log did not reach {what} in time",
-                sent=False,
-                api="fetch",
-                offset=self._tail.committed_offset,
-                peer=active.address if active else self._name,
-            ) from None
-        finally:
-            self._changed.discard(changed)
-
-    def _wake(self) -> None:
-        changed, self._changed = self._changed, set()
-        for future in changed:
-            if not future.done():
-                if self._failure is None:
-                    future.set_result(None)
-                else:
-                    future.set_exception(_again(self._failure))
+    def _timed_out(self, what: str) -> RequestTimedOut:
+        active = self._channel.active
+        return RequestTimedOut(
+            f"{self._name}: the metadata log did not reach {what} in time",
+            sent=False,
+            api="fetch",
+            offset=self._tail.committed_offset,
+            peer=active.address if active else self._name,
+        )
 
     def expect_cluster(self, cluster_id: str) -> None:
         """Have every request name the cluster, so that a controller of another one refuses it."""
@@ -278,10 +218,6 @@ class MetadataLog:
             return
         self._publish(touched)
 
-    def _publish(self, touched: frozenset[TopicId]) -> None:
-        for subscriber in tuple(self._subscribers):
-            subscriber(self.image, touched)
-
     def _truncate(self, epoch: int, end_offset: int) -> None:
         """Drop what the leader does not have (`RaftLog.truncateToEndOffset`)."""
         if dropped := self._tail.truncate(epoch, end_offset):
@@ -339,10 +275,3 @@ class MetadataLog:
         if not replacing:
             self._publish(touched)
             self._wake()
-
-
-def _again(error: BaseException) -> BaseException:
-    """The loop's end as seen by somebody who waits on it; cancellation of the loop is not theirs."""
-    if isinstance(error, LinkerError):
-        return error
-    return MetadataLogFailed(f"the target's metadata log is not followed any more: {error!r}")

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from controller.alter_partition import (
     AlterPartitionItem,
@@ -23,9 +24,9 @@ from controller.alter_partition import (
 )
 from linker.membership.controller_channel import ControllerChannel
 from linker.membership.errors import check_error, raise_refused
-from linker.membership.metadata_log import MetadataLog
 from linker.membership.producer_id_blocks import BlockAllocation
 from linker.membership.topic_operations import DEFAULT_TIMEOUT, TopicOperations
+from linker.membership.watched_image import WatchedImage
 from wire.errors import BrokerError, ConnectionLost, LinkerError, error_name
 from wire.frames.error_codes import (
     BROKER_ID_NOT_REGISTERED,
@@ -51,7 +52,7 @@ class TargetOperations(TopicOperations):
     def __init__(
         self,
         channel: ControllerChannel,
-        metadata: MetadataLog,
+        metadata: WatchedImage,
         *,
         broker_id: int,
         broker_epoch: Callable[[], int],
@@ -163,7 +164,7 @@ class TargetOperations(TopicOperations):
                     results[item.tp] = code
                 else:
                     sent[item.topic_id, item.tp.partition] = item
-            return alter_partition_request(leader, sent.values())
+            return self._alter_partition_request(leader, sent.values())
 
         # Do not bother the controller with a request that names nothing.
         request()
@@ -181,8 +182,7 @@ class TargetOperations(TopicOperations):
         check_error(code, "alter_partition", self._channel.cluster_name)
         for topic in response.topics:
             for partition in topic.partitions:
-                topic_id = topic.topic_id.bytes if topic.topic_id is not None else bytes(16)
-                item = sent.pop((topic_id, partition.partition_index), None)
+                item = sent.pop((self._altered_topic(topic), partition.partition_index), None)
                 if item is not None:
                     results[item.tp] = int(partition.error_code)
         if sent:
@@ -192,6 +192,15 @@ class TargetOperations(TopicOperations):
                 api="alter_partition",
             )
         return results
+
+    def _alter_partition_request(
+        self, leader: IsrMember, items: Iterable[AlterPartitionItem]
+    ) -> Mapping[str, object]:
+        return alter_partition_request(leader, items)
+
+    def _altered_topic(self, topic: Any) -> TopicId:
+        """Of an answer."""
+        return topic.topic_id.bytes if topic.topic_id is not None else bytes(16)
 
     async def alter_isr(
         self, wished: Mapping[TopicPartition, Sequence[int]], *, timeout: float = DEFAULT_TIMEOUT

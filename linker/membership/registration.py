@@ -24,7 +24,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from linker.membership.controller_channel import ControllerChannel
 from linker.membership.errors import (
@@ -109,7 +109,6 @@ class Registration:
         self._compared = float("-inf")
         self._unfenced = asyncio.Event()
         self._failure: BaseException | None = None
-        self._watchers: list[Callable[[bool], None]] = []
 
     @property
     def broker_id(self) -> int:
@@ -124,17 +123,13 @@ class Registration:
         """Whether the controller can still count on us, by our own clock."""
         return time.monotonic() - self.last_heartbeat < _SESSION_TIMEOUT
 
-    def on_fenced_change(self, callback: Callable[[bool], None]) -> None:
-        """Call `callback(fenced)` when the controller's view of us changes."""
-        self._watchers.append(callback)
-
     def check_cluster_id(self, cluster_id: str) -> None:
         """Say which cluster this is; ClusterIdChanged if the identity belongs to another one."""
         stored = self.identity.cluster_id
         if stored and stored != cluster_id:
             raise ClusterIdChanged(
                 f"{self._name} has cluster id {cluster_id}, but this sidecar's stored "
-                f"identity belongs to cluster {stored}; point the target section at that cluster, or give "
+                f"identity belongs to cluster {stored}; let its addresses lead to that cluster, or give "
                 "this one a state of its own"
             )
         self._cluster_id = cluster_id
@@ -332,8 +327,6 @@ class Registration:
             self._unfenced.clear()
         else:
             self._unfenced.set()
-        for watcher in tuple(self._watchers):
-            watcher(fenced)
 
     async def _lost_registration(self, code: int) -> None:
         """The controller does not know us under our epoch: taken over, unregistered by somebody, or a lost

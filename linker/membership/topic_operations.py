@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from linker.membership.controller_channel import ControllerChannel
 from linker.membership.errors import OperationFailed, raise_refused, refusal
-from linker.membership.metadata_log import MetadataLog
+from linker.membership.watched_image import WatchedImage
 from wire.errors import ConnectionLost, LinkerError
 from wire.frames.error_codes import INVALID_PARTITIONS, TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC_OR_PARTITION
 from wire.frames.types import TopicId
@@ -37,26 +37,9 @@ class NewTopic(NamedTuple):
 class TopicOperations:
     """Requests to the controller about topics."""
 
-    def __init__(self, channel: ControllerChannel, metadata: MetadataLog) -> None:
+    def __init__(self, channel: ControllerChannel, metadata: WatchedImage) -> None:
         self._channel = channel
         self._metadata = metadata
-
-    async def create_mirror_topic(
-        self,
-        name: str,
-        assignments: Mapping[int, Sequence[int]],
-        configs: Mapping[str, str],
-        *,
-        validate_only: bool = False,
-        timeout: float = DEFAULT_TIMEOUT,
-    ) -> TopicId:
-        """One topic as of `create_mirror_topics`; returns its id."""
-        made, refused = await self.create_mirror_topics(
-            {name: NewTopic(assignments, configs)}, validate_only=validate_only, timeout=timeout
-        )
-        for error in refused.values():
-            raise error
-        return bytes(16) if validate_only else made[name]
 
     async def create_mirror_topics(
         self,
@@ -205,38 +188,60 @@ class TopicOperations:
         timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
         """IncrementalAlterConfigs (KIP-339) of one topic; returns when the image has the new values."""
+        await self.set_configs_of_topics({name: {**set, **dict.fromkeys(delete)}}, timeout=timeout)
+
+    async def set_configs_of_topics(
+        self, configs: Mapping[str, Mapping[str, str | None]], *, timeout: float = DEFAULT_TIMEOUT
+    ) -> None:
+        """The same for many, in one request; None deletes an override."""
         deadline = time.monotonic() + timeout
-        wanted = dict(set)
-        removed = list(delete)
-        if not wanted and not removed:
+        changed = {name: changes for name, changes in configs.items() if changes}
+        if not changed:
             return
-        changes = [
-            {"name": key, "config_operation": _OP_SET, "value": value} for key, value in wanted.items()
-        ]
-        changes += [{"name": key, "config_operation": _OP_DELETE, "value": None} for key in removed]
         response = await self._channel.call(
             "incremental_alter_configs",
             {
-                "resources": [{"resource_type": TOPIC_RESOURCE, "resource_name": name, "configs": changes}],
+                "resources": [
+                    {
+                        "resource_type": TOPIC_RESOURCE,
+                        "resource_name": name,
+                        "configs": [
+                            {
+                                "name": key,
+                                "config_operation": _OP_DELETE if value is None else _OP_SET,
+                                "value": value,
+                            }
+                            for key, value in changes.items()
+                        ],
+                    }
+                    for name, changes in changed.items()
+                ],
                 "validate_only": False,
             },
             timeout=timeout,
             idempotent=True,
         )
-        for result in response.responses:
-            code = int(result.error_code)
-            if code != 0:
-                raise_refused(
-                    "incremental_alter_configs",
-                    self._channel.cluster_name,
-                    f"changing configs of {name}",
-                    {name: (code, result.error_message)},
-                )
+        refused = {
+            str(result.resource_name): (int(result.error_code), result.error_message)
+            for result in response.responses
+            if int(result.error_code)
+        }
+        if refused:
+            raise_refused(
+                "incremental_alter_configs",
+                self._channel.cluster_name,
+                f"changing configs of {', '.join(sorted(refused))}",
+                refused,
+            )
+
+        self._metadata.look_at(changed)
 
         def applied(image: ClusterImage) -> bool | None:
-            have = image.configs.get((TOPIC_RESOURCE, name), {})
-            done = all(have.get(key) == value for key, value in wanted.items())
-            return True if done and not any(key in have for key in removed) else None
+            for name, changes in changed.items():
+                have = image.configs.get((TOPIC_RESOURCE, name), {})
+                if any(have.get(key) != value for key, value in changes.items()):
+                    return None
+            return True
 
         await self._metadata.wait_for(applied, max(0.001, deadline - time.monotonic()))
 

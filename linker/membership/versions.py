@@ -23,5 +23,5 @@ def check_versions(connection: Connection, cluster: str, address: str) -> None:
             have = "lacks it" if offered is None else f"has up to v{offered[1]}"
             raise TargetUnsupported(
                 f"{cluster} is too old: a link broker needs {api} v{needed}, the controller at {address} "
-                f"{have}; upgrade the target to Kafka 3.9 or later"
+                f"{have}; upgrade it to Kafka 3.9 or later"
             )

@@ -24,6 +24,10 @@ def own_certificates(config: Config) -> dict[str, float]:
         for one in settings.client_listeners()
         if one.security_protocol.endswith("SSL")
     }
+    for link, section in config.sources.items():
+        for one in section.client_listeners():
+            if one.security_protocol.endswith("SSL"):
+                shown[f"{link} {one.name}"] = section.listener_properties(one.name)
     control = settings.control_tls()
     if control is not None:
         shown["control"] = control

@@ -22,4 +22,5 @@
 - `source_fence_debts`: opens the source again after a promote that could not do so for certain
 - `source_fencing`: the step of a promote that makes the source refuse writes
 - `tail_batches`: compares the last batches of the copies while the fence is held
+- `taken_source`: where a source ends that link brokers hold in a switch, asked of those who follow them
 """

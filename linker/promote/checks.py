@@ -23,7 +23,7 @@ from controller.phases import Phase
 from linker.promote.at_source import SourceTransactions, name_writers
 from linker.promote.context import PromoteBatch
 from linker.promote.replica_proof import ReplicaProof
-from linker.promote.source_fencing import close_source
+from linker.promote.source_fencing import close_source, not_yet
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 from wire.task_group import TaskGroup
@@ -135,7 +135,7 @@ class Checks:
             left = max(deadline - context.now(), 0.001)
             await self._wait_image(lambda: not context.plan(tps).obstacles, min(left, 1.0))
             return False
-        absent = self._ports.fencer.absent()
+        absent = self._ports.fencer.absent() or not_yet(context)
         if absent is not None:
             context.waiting = dict.fromkeys(tps, absent)
             context.tell()
@@ -297,6 +297,14 @@ class Checks:
                 await name_writers(context, verdict.moved),
             )
         self._baseline = verdict.baseline
+        if context.switch and (
+            begun := {tp: why for tp, why in verdict.unsettled.items() if ends[tp].in_transaction}
+        ):
+            # The mark of its end would be a write to the log that was taken over: waiting is for nothing.
+            raise PromoteAbandoned(
+                "a transaction began while the source was taken over, and cannot end there now: switch again",
+                begun,
+            )
         if verdict.unsettled:
             context.waiting = dict(verdict.unsettled)
             context.tell()

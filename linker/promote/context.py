@@ -16,10 +16,11 @@ from controller.phases import ENDED, LED_ELSEWHERE, PROMOTING, Phase
 from controller.plan.topic_configs import at_promote
 from fleet.link_controller import LinkController
 from fleet.stores.base import ControllerFenced, StoreError
-from linker.promote.ports import PromotePorts, PromoteProgress, PromoteSettings, Report
+from linker.promote.ports import PromotePorts, PromoteProgress, PromoteSettings, Report, SourceFence
 from wire.backoff import Backoff
 from wire.errors import BrokerError, LinkerError
 from wire.frames.types import TopicId, TopicPartition
+from wire.together import together
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -78,6 +79,17 @@ class PromoteBatch:
         """Records that may be left behind, as the operator has said of the whole job."""
         job = self.controller.image.jobs.get((self.link, self.job_id))
         return 0 if job is None else job.accept_missing
+
+    @property
+    def switch(self) -> bool:
+        """Link brokers take the source over, and it follows the target from the hand-over on."""
+        job = self.controller.image.jobs.get((self.link, self.job_id))
+        return job is not None and job.switch
+
+    @property
+    def source_fence(self) -> SourceFence | None:
+        """Keeps others from writing to the source."""
+        return self.ports.switch if self.switch else self.ports.source_fence
 
     def topic_id(self, tp: TopicPartition) -> TopicId:
         return self.controller.image.mirrors[self.link, tp.topic].topic_id
@@ -277,7 +289,7 @@ class PromoteBatch:
         """Undo `source_fencing.close_source`. PromoteStuck if the source is there and refuses that."""
         job = self.controller.image.jobs.get((self.link, self.job_id))
         topics = sorted({tp.topic for tp in tps}.intersection(() if job is None else job.source_fenced))
-        if not topics or (port := self.ports.source_fence) is None:
+        if not topics or (port := self.source_fence) is None:
             return
         attempts = 0
 
@@ -310,9 +322,11 @@ class PromoteBatch:
         settled again.
         """
         chosen = sorted(tps)
-        await self.insist(
+        answered = self.insist(
             lambda timeout: self.ports.fencer.handed_over(chosen, timeout=timeout), "answering held produces"
         )
+        # Clients of the cluster that is left wait for no more than those of the other one.
+        await together([answered, self._source_handed_over(chosen)])
         self._stop_fence_clock()
         await self.controller.refresh()
         fresh = [tp for tp in chosen if self.phase_of(tp) is Phase.VALIDATED]
@@ -320,6 +334,18 @@ class PromoteBatch:
             await self.controller.advance(self.link, fresh, Phase.HANDED_OVER)
         self.waiting = {tp: why for tp, why in self.waiting.items() if tp not in chosen}
         self.tell()
+
+    async def _source_handed_over(self, tps: Collection[TopicPartition]) -> None:
+        """A failure is no reason to stop: it is done again once the state says it (linker.links.switching)."""
+        if not self.switch or (port := self.ports.switch) is None:
+            return
+        try:
+            async with asyncio.timeout(self.settings.call_timeout):
+                await port.handed_over(tps)
+        except ControllerFenced:
+            raise
+        except (LinkerError, TimeoutError) as error:
+            logger.warning("promote %d of link %s: %s", self.job_id, self.link, full_reason(error))
 
     async def finish(self) -> None:
         """HANDED_OVER -> PROMOTED (or FAILED_OVER): what mirroring forced on a topic is put back once all of the topic

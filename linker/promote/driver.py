@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from linker.promote.context import PromoteBatch, describe, full_reason
 from linker.promote.failover import TakeOverChecks, TakeOverContext, TakeOverPorts
 from linker.promote.hand_over import HandOverRun
 from linker.promote.ports import PromotePorts, PromoteSettings, Report
+from linker.promote.source_fencing import prepare_source
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 
@@ -73,7 +75,7 @@ class PromoteDriver:
         """
         async with self._turn:
             contexts: list[PromoteBatch] = []
-            waiting = cut(job.partitions, self._settings, failover=job.failover)
+            waiting = cut(job.partitions, self._settings, job)
             while waiting := waiting or self._added(job, contexts):
                 tps = waiting.pop(0)
                 if contexts and not job.failover:
@@ -178,6 +180,7 @@ class PromoteDriver:
             await checks.catch_up()
             while await context.take_growth():  # it may have waited for long, behind another job too
                 await checks.catch_up()
+            await prepare_source(context)
             await checks.take_fence()
             verified = await self._validated(context, checks)
         except Exception as error:
@@ -193,7 +196,7 @@ class PromoteDriver:
         """Partitions that became part of the job when no batch could take them any more."""
         taken = {tp for context in contexts for tp in context.tps}
         now = self._controller.image.jobs.get((self._link, job.id), job)
-        return cut([tp for tp in now.partitions if tp not in taken], self._settings)
+        return cut([tp for tp in now.partitions if tp not in taken], self._settings, job)
 
     async def _take_over_batch(self, context: TakeOverContext) -> None:
         """From wherever the batch stands to its end."""
@@ -225,7 +228,7 @@ class PromoteDriver:
         the failover, which says nothing of now: it may live, and have records that are nowhere else.
         """
         contexts: list[PromoteBatch] = []
-        for tps in cut(job.partitions, self._settings, failover=True):
+        for tps in cut(job.partitions, self._settings, job):
             states = self._controller.image.partitions
             begun = [tp for tp in tps if states[self._link, tp].failover is not None]
             if not begun:
@@ -325,7 +328,9 @@ class PromoteDriver:
                 f"clients where they are, and {again} again for the rest"
             )
         warnings = [warning for context in contexts for warning in context.warnings]
-        if outcome.promoted and not job.failover:
+        if (
+            outcome.promoted and not job.failover and not job.switch
+        ):  # what comes after a switch comes from the target
             warnings = await look_back(contexts[-1], outcome.promoted) + warnings
         await self._controller.end_promote(
             job,
@@ -338,10 +343,15 @@ class PromoteDriver:
 
 
 def cut(
-    tps: Collection[TopicPartition], settings: PromoteSettings, *, failover: bool = False
+    tps: Collection[TopicPartition], settings: PromoteSettings, job: PromoteJob | None = None
 ) -> list[list[TopicPartition]]:
-    """The batches of a promote, in their order."""
-    return batches(tps, *settings.at_a_time(len(tps), failover=failover))
+    """The batches of a promote, in their order. A switch takes topics over as a whole: none of them is cut."""
+    switch = job is not None and job.switch
+    most, first = settings.at_a_time(len(tps), whole=switch or (job is not None and job.failover))
+    if switch:
+        largest = max(Counter(tp.topic for tp in tps).values(), default=1)
+        most, first = max(most, largest), max(first, largest)
+    return batches(tps, most, first)
 
 
 def batches(

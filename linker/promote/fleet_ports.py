@@ -20,8 +20,9 @@ from fleet.fleet_controller import FleetController
 from fleet.progress import FleetProgress
 from linker.membership import TargetCluster
 from linker.promote.new_leaders import open_ways
-from linker.promote.ports import PromotePorts, SourceEnds, Tps, Validation
+from linker.promote.ports import FenceProof, PromotePorts, SourceEnds, Tps, Validation
 from linker.promote.tail_batches import TailBatches
+from linker.promote.taken_source import TakenSource
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
 from wire.frames.list_offsets import DEBUGGING_REPLICA_ID, LATEST
@@ -87,13 +88,22 @@ class ListedSourceEnds:
     many partitions the topics have.
     """
 
-    def __init__(self, source: Cluster) -> None:
+    def __init__(self, source: Cluster, taken: TakenSource | None = None) -> None:
         self._source = source
+        self._taken = taken
         self._unreachable: dict[int, float] = {}  # node -> not asked again before
         # By topic, the most that any broker told beside the last reading: one that is behind tells fewer.
         self._partitions: dict[str, int] = {}
 
     async def ends(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, SourceEnd]:
+        taken = {} if self._taken is None else self._taken.ends(tps)
+        if self._taken is None or not taken:
+            return await self._listed(tps, timeout)
+        rest = [tp for tp in tps if tp not in taken]
+        found = await self._taken.source_ends(taken, timeout=timeout)
+        return {**found, **(await self._listed(rest, timeout) if rest else {})}
+
+    async def _listed(self, tps: Tps, timeout: float) -> Mapping[TopicPartition, SourceEnd]:
         latest = dict.fromkeys(tps, LATEST)
         deadline = time.monotonic() + timeout
         while True:
@@ -298,7 +308,10 @@ class FleetConfigs:
 
 
 def fleet_progress(
-    link: str, fleet_controller: FleetController, target: TargetCluster
+    link: str,
+    fleet_controller: FleetController,
+    target: TargetCluster,
+    sidecar_of: Callable[[int], int] = lambda broker: broker,
 ) -> tuple[FleetProgress, Callable[[TopicPartition], Sequence[int]]]:
     """The copies of a link as their leaders report them, and the real brokers that are to hold each partition."""
 
@@ -313,6 +326,7 @@ def fleet_progress(
         lambda: target.image,
         targets,
         poll=_POLL,
+        sidecar_of=sidecar_of,
     ), targets
 
 
@@ -324,10 +338,12 @@ def make_promote_ports(
     target: TargetCluster,
     link_brokers: Callable[[], frozenset[int]],
     validation: Validation | None = None,
-    told_tail: Callable[[TopicPartition, int, bool], None] = lambda _tp, _broker, _equal: None,
+    told_tail: Callable[[TopicPartition, int, FenceProof], None] = lambda _tp, _broker, _proof: None,
+    source_reader: Callable[[TopicPartition], int | None] = lambda _tp: None,
+    sidecar_of: Callable[[int], int] = lambda broker: broker,
 ) -> PromotePorts:
-    """The ports of one link, while this sidecar is the link controller."""
-    progress, targets = fleet_progress(link, fleet_controller, target)
+    """The ports of one link, while this sidecar is the link controller. `source_reader`: as `TailBatches` has it."""
+    progress, targets = fleet_progress(link, fleet_controller, target, sidecar_of)
     return PromotePorts(
         fencer=FleetFence(link, fleet_controller, source, target, link_brokers),
         progress=progress,
@@ -343,6 +359,7 @@ def make_promote_ports(
                 or "compact" in mirror.copied_configs.get("cleanup.policy", "")
             ),
             told_tail,
+            source_reader,
         ),
         hand_over=TargetHandOver(target, link_brokers),
         configs=FleetConfigs(target),

@@ -25,6 +25,7 @@ from controller.judge.hand_over import (
     refusal_text,
     settle,
 )
+from controller.phases import LED_ELSEWHERE
 from controller.state import Attempt
 from linker.promote.checks import Checks, Verified
 from linker.promote.context import PromoteBatch, full_reason
@@ -35,6 +36,7 @@ from wire.frames.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 _SLICE = 0.25
+_BOUND = "a part of its topic was handed over, so there is only forward"
 _FORWARD = "a real broker is in its ISR, so there is only forward"
 
 
@@ -189,16 +191,17 @@ class HandOverRun:
         """
         context = self._context
         settled = {tp: self._settle(tp) for tp in open_}
-        safe = [tp for tp in open_ if settled[tp] is Settlement.IMPOSSIBLE]
+        bound = [tp for tp in open_ if settled[tp] is not Settlement.HANDED_OVER and self._is_bound(tp)]
+        safe = [tp for tp in open_ if settled[tp] is Settlement.IMPOSSIBLE and tp not in bound]
         if safe:
             await context.go_back(dict.fromkeys(safe, reason))
-        left = [tp for tp in open_ if settled[tp] in (Settlement.OPEN, Settlement.PARTIAL)]
+        left = [tp for tp in open_ if tp in bound or settled[tp] in (Settlement.OPEN, Settlement.PARTIAL)]
         if not left:
             return [tp for tp in open_ if tp not in safe]
-        unproven = [tp for tp in left if settled[tp] is Settlement.OPEN]
-        forward = [tp for tp in left if settled[tp] is Settlement.PARTIAL]
+        forward = [tp for tp in left if tp in bound or settled[tp] is Settlement.PARTIAL]
+        unproven = [tp for tp in left if tp not in forward]
         context.waiting = dict.fromkeys(unproven, f"the outcome of the hand-over is unknown ({reason})")
-        context.waiting |= dict.fromkeys(forward, f"{_FORWARD} ({reason})")
+        context.waiting |= {tp: f"{_BOUND if tp in bound else _FORWARD} ({reason})" for tp in forward}
         context.tell()
         for tps, step in ((unproven, self._revoke), (forward, self._push)):
             try:
@@ -210,9 +213,14 @@ class HandOverRun:
                     "promote %d of link %s: settling: %s", context.job_id, context.link, full_reason(error)
                 )
                 context.tell(full_reason(error))
-        if not self._none_open(left):
+        if not self._none_open(left) or not all(self._settle(tp) is Settlement.HANDED_OVER for tp in bound):
             await asyncio.sleep(self._backoff.next())
         return [tp for tp in open_ if tp not in safe]
+
+    def _is_bound(self, tp: TopicPartition) -> bool:
+        """In a switch the source gives a topic back as a whole, so all of it follows a partition that was handed over."""
+        states = self._context.controller.image.topic_partitions(self._context.link, tp.topic)
+        return self._context.switch and any(state.phase in LED_ELSEWHERE for state in states)
 
     async def _revoke(self, tps: Collection[TopicPartition]) -> None:
         """OPEN: make every AlterPartition under way stale."""
@@ -244,7 +252,7 @@ class HandOverRun:
         ready = [
             tp
             for tp in now.items
-            if self._settle(tp) is Settlement.PARTIAL
+            if (self._settle(tp) is Settlement.PARTIAL or self._is_bound(tp))
             and any(one is not None and one.holds_at(now, tp) for one in (known, compared))
         ]
         if ready:

@@ -13,9 +13,10 @@ from linker.links.source_writers import SourceWriters
 from linker.membership import TargetCluster
 from linker.promote.failover import TakeOverPorts
 from linker.promote.failover_ports import make_take_over_ports
-from linker.promote.fleet_ports import ListedSourceEnds, make_promote_ports
-from linker.promote.ports import Grow, PromotePorts
+from linker.promote.fleet_ports import ListedSourceEnds, fleet_progress, make_promote_ports
+from linker.promote.ports import Grow, PromotePorts, ReplicaProgress, SwitchFence
 from linker.promote.source_fence import AclSourceFence
+from linker.promote.taken_source import TakenSource
 from linker.validation.promote import PromoteProof
 from linker.validation.runner import LinkValidator
 from wire.client.cluster import Cluster
@@ -40,8 +41,13 @@ class LinkPorts:
         targets: Callable[[TopicPartition], tuple[int, ...]],
         starts: ReplicaStarts,
         grow: Grow,
+        switch: Callable[[], SwitchFence | None],
+        sidecar_of: Callable[[int], int],
     ) -> None:
-        """`targets`: the real brokers that are to hold a partition."""
+        """`targets`: the real brokers that are to hold a partition. `switch`: the fence of a job that is a switch.
+        `sidecar_of`: the id of the sidecar that is this broker of the mirrors' cluster."""
+        self._switch = switch
+        self._sidecar_of = sidecar_of
         self._starts = starts
         self._grow = grow
         self._link = link
@@ -53,7 +59,8 @@ class LinkPorts:
         self._validation = validation
         self._copy = copy
         self._targets = targets
-        self.source_ends = ListedSourceEnds(source)
+        self._taken = TakenSource(link, lambda: controller.image, source)
+        self.source_ends = ListedSourceEnds(source, self._taken)
         self.writers = SourceWriters(source, self._producer_id_floor, self._producer_id_ceiling)
         self.source_fence = AclSourceFence(source)
 
@@ -68,6 +75,8 @@ class LinkPorts:
             self._link_brokers,
             self._promote_validation(),
             self._validation.book.note_tail,
+            self._taken.reader,
+            self._sidecar_of,
         )
         return replace(
             ports,
@@ -76,7 +85,15 @@ class LinkPorts:
             source_topics=self.source_ends,
             replica_starts=self._starts,
             source_fence=self.source_fence,
+            switch=self._switch(),
         )
+
+    def progress(self) -> ReplicaProgress | None:
+        """How far the replicas are; None if this sidecar is not the link controller."""
+        fleet_controller = self._fleet_controller()
+        if fleet_controller is None:
+            return None
+        return fleet_progress(self._link, fleet_controller, self._target, self._sidecar_of)[0]
 
     def take_over(self) -> TakeOverPorts:
         """LinkerError if this sidecar is not the link controller."""

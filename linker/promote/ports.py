@@ -95,6 +95,17 @@ class SourceTopics(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class FenceProof:
+    """A replica as it was compared behind a fence: by the validator below `through` (None: nothing), from there to `end`
+    batch by batch (`rest`), or by its last batch alone."""
+
+    through: int | None
+    end: int
+    rest: bool
+    equal: bool
+
+
 class TailCheck(Protocol):
     async def check(
         self, ends: Mapping[TopicPartition, int], *, timeout: float
@@ -201,8 +212,16 @@ class SourceProducers(Protocol):
 class SourceFence(Protocol):
     """Makes the source refuse all writes to a topic."""
 
+    def not_yet(self) -> str | None:
+        """Why it should not be closed now; known before a producer is held."""
+        ...
+
     async def closed(self, topics: Collection[str], *, timeout: float) -> Collection[str]:
         """Those of them that it refuses already, by the same means and not by ours."""
+        ...
+
+    async def prepare(self, topics: Collection[str], *, timeout: float) -> None:
+        """Do before `close` all that no client notices. `open` undoes it, too."""
         ...
 
     async def close(self, topics: Collection[str], *, timeout: float) -> None:
@@ -211,6 +230,14 @@ class SourceFence(Protocol):
 
     async def open(self, topics: Collection[str], *, timeout: float) -> None:
         """Undo it; returns when no leader of them refuses. Not closed: no change."""
+        ...
+
+
+class SwitchFence(SourceFence, Protocol):
+    """The same where link brokers take the source over."""
+
+    async def handed_over(self, tps: Tps) -> None:
+        """The target's metadata log says that its own brokers lead these: writes that wait at the source go on to them."""
         ...
 
 
@@ -228,6 +255,7 @@ class PromotePorts:
     source_topics: SourceTopics | None = None  # None: the source is not asked for partitions that were added
     replica_starts: ReplicaStartsPort | None = None  # None: there is no source to start earlier
     source_fence: SourceFence | None = None  # None: the source cannot be made to refuse writes
+    switch: SwitchFence | None = None  # the same for a job that is a switch; None: there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,12 +288,12 @@ class PromoteSettings:
     breather: float = 0.3  # for producers between two batches, at the least
     validation: ValidationPolicy = ValidationPolicy.SKIP
 
-    def at_a_time(self, partitions: int, *, failover: bool) -> tuple[int, int]:
+    def at_a_time(self, partitions: int, *, whole: bool) -> tuple[int, int]:
         """Of so many partitions, how many go through a promote together: at most, and in the first batch. All of them if
         they are few. More of them, from the first on, where small batches would be of no use: a failover, whose producers
-        have nowhere else to write in between, and a source that is to refuse writes, which it can do for whole topics
-        only."""
-        if failover or self.fence_source:
+        have nowhere else to write in between (`whole`), and a source that is to refuse writes, which it can do for whole
+        topics only, by an ACL or because it is taken over in a switch (`whole`, too)."""
+        if whole or self.fence_source:
             return self.whole_partitions, self.whole_partitions
         most = self.batch_partitions
         return most, most if partitions <= most else min(self.first_partitions, most)

@@ -81,7 +81,9 @@ class ReplicaResolver(Resolver):
             for mirror in mirrors
         }
 
-    async def offsets(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int] | str]:
+    async def offsets(
+        self, tps: Collection[TopicPartition], followed: Collection[TopicPartition] = ()
+    ) -> dict[TopicPartition, tuple[int, int] | str]:
         """One request to each replica: producers are held meanwhile."""
         found: dict[TopicPartition, tuple[int, int] | str] = {}
         by_replica: dict[int, dict[TopicPartition, Chosen]] = {}

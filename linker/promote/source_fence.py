@@ -97,6 +97,9 @@ class AclSourceFence:
     def __init__(self, source: Cluster) -> None:
         self._source = source
 
+    def not_yet(self) -> str | None:
+        return None
+
     async def closed(self, topics: Collection[str], *, timeout: float) -> Collection[str]:
         """As every leader of theirs has it. One that is behind may still show what was opened."""
         async with _deadline(timeout, "tells its ACLs"):
@@ -106,6 +109,9 @@ class AclSourceFence:
                 {node: topic_acls(self._source, node, timeout=timeout, fences=True) for node in leaders}
             )
         return {topic for topic in topics if all(fence_of(topic) in acls for acls in found.values())}
+
+    async def prepare(self, topics: Collection[str], *, timeout: float) -> None:
+        """An ACL is one step."""
 
     async def close(self, topics: Collection[str], *, timeout: float) -> None:
         async with _deadline(timeout, "refuses writes"):

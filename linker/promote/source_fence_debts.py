@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from controller.decide.source_fence import debts
 from fleet.link_controller import LinkController
+from linker.promote.ports import SourceFence
 from linker.promote.source_fence import AclSourceFence
 from wire.errors import LinkerError
 from wire.periodic_task import PeriodicTask
@@ -28,8 +29,15 @@ class SourceFenceDebts:
     """Those of one link. `reached`: whether the source is there, and is the link's."""
 
     def __init__(
-        self, link: str, controller: LinkController, fence: AclSourceFence, reached: Callable[[], bool]
+        self,
+        link: str,
+        controller: LinkController,
+        fence: AclSourceFence,
+        reached: Callable[[], bool],
+        switch: Callable[[], SourceFence | None] = lambda: None,
     ) -> None:
+        """`switch`: the fence of jobs that are switches; None while this sidecar cannot give anything back."""
+        self._switch = switch
         self._link = link
         self._controller = controller
         self._fence = fence
@@ -55,14 +63,21 @@ class SourceFenceDebts:
 
     async def _open(self, job_id: int, topics: list[str]) -> str | None:
         since = self._since
+        job = self._controller.image.jobs.get((self._link, job_id))
+        switch = job is not None and job.switch
+        fence = self._switch() if switch else self._fence
+        if fence is None:
+            return f"the sidecar is no broker of the source, which promote {job_id} took over"
         try:
-            await self._fence.open(topics, timeout=_TIMEOUT)
+            await fence.open(topics, timeout=_TIMEOUT)
             now = time.monotonic()
             for topic in topics:
                 if (job_id, topic) not in since:
                     log.info("link %s: the source accepts writes to %s again", self._link, topic)
                     since[job_id, topic] = now
-            settled = [topic for topic in topics if now - since[job_id, topic] >= _LATE]
+            # Nothing that comes late takes over again what was given back: its epochs are over (judge.take_over).
+            late = 0.0 if switch else _LATE
+            settled = [topic for topic in topics if now - since[job_id, topic] >= late]
             if settled:
                 await self._controller.note_source_fence(self._link, job_id, opened=settled)
         except LinkerError as error:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from linker.membership import TargetCluster
+from linker.promote.ports import FenceProof
 from validator.compare.tail import compare_tails, read_tails
 from validator.compare.tail_range import compare_rests, read_rests
 from wire.client.cluster import Cluster
@@ -36,9 +37,12 @@ class TailBatches:
         targets: Callable[[TopicPartition], Sequence[int]],
         watermark: Callable[[TopicPartition, int], int | None] = lambda _tp, _broker: None,
         compacted: Callable[[str], bool] = lambda _topic: False,
-        told: Callable[[TopicPartition, int, bool], None] = lambda _tp, _broker, _equal: None,
+        told: Callable[[TopicPartition, int, FenceProof], None] = lambda _tp, _broker, _proof: None,
+        reader: Callable[[TopicPartition], int | None] = lambda _tp: None,
     ) -> None:
-        """`watermark` of a replica, None where nothing is proved; `told` hears of every replica that was compared."""
+        """`watermark` of a replica, None where nothing is proved; `told` hears of every replica that was compared;
+        `reader`: whom to read from instead of the source's leader, which keeps no log."""
+        self._reader = reader
         self._source = source
         self._target = target
         self._log_start = log_start
@@ -54,18 +58,19 @@ class TailBatches:
         at_target: dict[int, dict[TopicPartition, int]] = {}
         differing: dict[TopicPartition, str] = {}
         unequal: set[tuple[TopicPartition, int]] = set()
+        whole: set[tuple[TopicPartition, int]] = set()
         for tp, end in ends.items():
-            leader = self._source.leader(tp)
+            leader = self._read_from(tp)
             start = self._log_start(tp)
             if leader is None or start is None:
                 differing[tp] = "its source leader is not known"
                 continue
             if end <= start:
                 continue  # nothing in it
-            at_source.setdefault(leader.id, {})[tp] = end
+            at_source.setdefault(leader, {})[tp] = end
             for broker in self._targets(tp):
                 at_target.setdefault(broker, {})[tp] = end
-        rests = asyncio.ensure_future(self._compare_rests(ends, unequal, min(timeout, _RESTS_TIMEOUT)))
+        rests = asyncio.ensure_future(self._compare_rests(ends, unequal, whole, min(timeout, _RESTS_TIMEOUT)))
         try:
             compared = await self._compare_tails(at_source, at_target, differing, unequal, timeout)
             differing |= await rests
@@ -73,25 +78,36 @@ class TailBatches:
             rests.cancel()
             await asyncio.gather(rests, return_exceptions=True)
         for tp, broker in compared:
-            self._told(tp, broker, (tp, broker) not in unequal)
+            key = (tp, broker)
+            proof = FenceProof(self._watermark(tp, broker), ends[tp], key in whole, key not in unequal)
+            self._told(tp, broker, proof)
         return differing
 
+    def _read_from(self, tp: TopicPartition) -> int | None:
+        reader = self._reader(tp)
+        leader = self._source.leader(tp)
+        return reader if reader is not None or leader is None else leader.id
+
     async def _compare_rests(
-        self, ends: Mapping[TopicPartition, int], unequal: set[tuple[TopicPartition, int]], timeout: float
+        self,
+        ends: Mapping[TopicPartition, int],
+        unequal: set[tuple[TopicPartition, int]],
+        whole: set[tuple[TopicPartition, int]],
+        timeout: float,
     ) -> Mapping[TopicPartition, str]:
         """Compare the batches behind the watermarks; those that cannot be read in time are left to the run after the
-        hand-over."""
+        hand-over. `whole` gets the replicas of which all of them were compared."""
         at_source: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
         at_target: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
         for tp, end in ends.items():
-            leader, brokers = self._source.leader(tp), self._targets(tp)
+            leader, brokers = self._read_from(tp), self._targets(tp)
             marks = [self._watermark(tp, broker) for broker in brokers]
             known = [mark for mark in marks if mark is not None]
             # A cleaner may lawfully have been at work on either side.
             if leader is None or not known or len(known) < len(marks) or self._compacted(tp.topic):
                 continue
             start = max(min(known), self._log_start(tp) or 0)
-            at_source.setdefault(leader.id, {})[tp] = (start, end)
+            at_source.setdefault(leader, {})[tp] = (start, end)
             for broker in brokers:
                 at_target.setdefault(broker, {})[tp] = (start, end)
         if not at_source:
@@ -115,7 +131,8 @@ class TailBatches:
                 )
         except (LinkerError, TimeoutError) as error:
             log.info(
-                "the batches behind the watermarks were not compared inside the fence: %s", error or "slow"
+                "the batches behind the watermarks were not compared inside the fence: %s",
+                str(error) or f"not read within {timeout:g} s",
             )
             return {}
         source = {
@@ -126,6 +143,7 @@ class TailBatches:
                 found = compare_rests(source, read, broker)
                 differing |= found
                 unequal |= {(tp, broker) for tp in found}
+                whole |= {(tp, broker) for tp in source.keys() & read.keys()}
         return differing
 
     async def _compare_tails(

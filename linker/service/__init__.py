@@ -12,7 +12,11 @@
 - `promotes`: planning, starting and showing promotes
 - `reassigns`: moving the replicas of mirrors to other brokers of the target
 - `repairs`: repairing a mirror whose leadership at the target was lost or taken
+- `restores`: restoring sources after a failover: what they have beyond it, and asking for it
 - `sidecars`: the sidecars of a fleet and its link controller, as people see them
+- `source_joins`: the sidecars as brokers of a link's source: refused before they join or leave, shown, and checked by
+  doctor
+- `switches`: switching topics between the two clusters of a link, and the sync that a switch needs
 - `tasks`: periodic tasks as shown to people: in the status, and as checks of the doctor
 - `topology`: the clusters that the sidecar's links reach, and the ways that topics come
 - `validations`: starting, following and ending validations; the continuous one is an option of its link
@@ -24,9 +28,9 @@ from linker.service.groups import Groups
 from linker.service.links import LinkChanges
 from linker.service.mirrors import MirrorChanges
 from linker.service.overview import Overview
-from linker.service.promotes import Promotes
 from linker.service.reassigns import MirrorReassigns
 from linker.service.repairs import MirrorRepairs
+from linker.service.restores import RestoreRequests
 from linker.service.topology import TopologyView
 
 
@@ -35,7 +39,7 @@ class SidecarService(
     MirrorChanges,
     MirrorReassigns,
     MirrorRepairs,
-    Promotes,
+    RestoreRequests,
     Failovers,
     Groups,
     AccessChanges,

@@ -9,6 +9,7 @@ from typing import Any
 from admin.models import MirrorState, MirrorSummary, UnmirroredTopic
 from admin.service import LinkNotFound, MirrorNotFound, NotReady, OutcomeUnknown
 from controller.decide.promotes import next_job
+from controller.decide.reverse import reverse_of
 from controller.errors import SourceClosed
 from controller.image import ControllerImage
 from controller.phases import ENDED
@@ -23,6 +24,7 @@ from linker.links.runtime import LinkRuntime
 from linker.manual_steps import undo_source_fence
 from linker.promote.ports import PromoteSettings
 from linker.running import Running
+from linker.service.source_joins import members_of
 from wire.errors import LinkerError
 from wire.metadata.image import CONFIG_TOPIC
 
@@ -47,10 +49,20 @@ class ServiceBase:
         return self._sidecar.not_ready()
 
     def _runtime(self, link: str) -> LinkRuntime:
-        runtime = self._sidecar.links.get(link)
+        known = self._image.links.get(link)
+        runtime = (
+            self._sidecar.links.get(link)
+            if known is None or known.reverse_of is None
+            else self._reverse(known.reverse_of)
+        )
         if runtime is None:
             raise LinkNotFound(link)
         return runtime
+
+    def _reverse(self, link: str) -> LinkRuntime | None:
+        """The link that runs against this one; None while no topic of it was switched, or the source is not joined."""
+        known, broker = reverse_of(self._image, link), self._sidecar.joined.get(link)
+        return None if known is None or broker is None else broker.links.get(known.name)
 
     def _require_ready(self) -> None:
         reason = self._sidecar.not_ready()
@@ -101,11 +113,23 @@ class ServiceBase:
     async def _mirrors(self, runtime: LinkRuntime) -> list[MirrorSummary]:
         """Of thousands some at a time: leases and writes do not wait for all of them."""
         found: list[MirrorSummary] = []
-        for mirror in self._image.link_mirrors(runtime.name):
-            if (runtime.name, mirror.topic) in self._image.mirrors:  # it may have been deleted meanwhile
-                found.append(view.mirror_summary(runtime, mirror))
-            if len(found) % _SUMMED_UP == 0:
-                await asyncio.sleep(0)
+        reverse = self._reverse(runtime.name)
+        for one in (runtime,) if reverse is None else (runtime, reverse):
+            for mirror in self._image.link_mirrors(one.name):
+                if one is not runtime and (runtime.name, mirror.topic) in self._image.mirrors:
+                    continue  # while it is switched it has a mirror in both directions
+                if (one.name, mirror.topic) in self._image.mirrors:  # it may have been deleted meanwhile
+                    summary = view.mirror_summary(one, mirror)
+                    waits = [
+                        r.switch.rescues.reasons.get(mirror.topic)
+                        for r in (runtime, reverse)
+                        if r is not None
+                    ]
+                    if why := next(filter(None, waits), None):
+                        summary = summary.model_copy(update={"reason": why})
+                    found.append(summary)
+                if len(found) % _SUMMED_UP == 0:
+                    await asyncio.sleep(0)
         return found
 
     def _summary_fields(self, runtime: LinkRuntime, mirrors: list[MirrorSummary]) -> dict[str, Any]:
@@ -124,13 +148,14 @@ class ServiceBase:
                 UnmirroredTopic(topic=runtime.source.topic_names.there(topic), reason=why)
                 for topic, why in sorted(runtime.topics.not_mirrored.items())
             ],
+            "source_membership": members_of(self._sidecar, runtime.name),
         }
 
     def _changed_configs(
         self, link: str, topics: Collection[str] | None = None
     ) -> list[tuple[str, list[Changed]]]:
         """Configs of the target's topics that are not as their mirrors are to have them; None: all topics."""
-        image = self._sidecar.target.image
+        image = self._runtime(link).target.image
         return [
             (
                 mirror.topic,
@@ -147,8 +172,9 @@ class ServiceBase:
             and any(state.phase not in ENDED for state in self._image.topic_partitions(link, mirror.topic))
         ]
 
-    def _brokers(self) -> list[ReplicaBroker]:
-        return real_brokers(self._sidecar.target, self._sidecar.link_brokers())
+    def _brokers(self, runtime: LinkRuntime) -> list[ReplicaBroker]:
+        """The real brokers of the cluster that the link's mirrors lie in."""
+        return real_brokers(runtime.target, runtime.link_brokers())
 
 
 async def source_away(runtime: LinkRuntime) -> str | None:

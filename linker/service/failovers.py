@@ -13,6 +13,7 @@ from controller.decide.failovers import Chosen, KnownEnds
 from controller.phases import ENDED
 from controller.state import Failover
 from linker.checks import preflight
+from linker.links import job_status
 from linker.links import status as view
 from linker.links.runtime import LinkRuntime
 from linker.links.source_alive import answers
@@ -113,7 +114,7 @@ class Failovers(ServiceBase):
                 raise IllegalState(str(error)) from error
             except preflight.PreflightError as error:
                 raise PreflightFailed(str(error)) from error
-            return view.promote_job(runtime, job)
+            return job_status.promote_job(runtime, job)
 
 
 def _planned(
@@ -131,7 +132,7 @@ def _planned(
         end=None if chosen is None else chosen.end,
         unasked=known.unasked,
     )
-    shown = view.failover_partition(runtime, state, would)
+    shown = job_status.failover_partition(runtime, state, would)
     return shown.model_copy(
         update={
             "shortest_replica_end": min(ends.values(), default=None),

@@ -13,7 +13,7 @@ from admin.service import IllegalState, SidecarNotFound
 from controller.errors import NotFound
 from fleet.fleet_controller import FleetController
 from linker.fleet.departures import others_to_lead
-from linker.links import status as view
+from linker.links import job_status
 from linker.membership import StillHosting
 from linker.service.sidecars import SidecarViews
 
@@ -130,7 +130,7 @@ class FleetService(SidecarViews):
         running = self._running_jobs()
         if running:
             # After the hand-over it leads nothing any more, but configs may still have to be put back.
-            raise IllegalState(f"promote {view.job_id(running[0])} is not over yet")
+            raise IllegalState(f"promote {job_status.job_id(running[0])} is not over yet")
 
     async def _leave_alone(self, sidecar_id: int, *, dead: bool, dry_run: bool) -> ChangeResult:
         if sidecar_id != self._sidecar.target.broker_id:
@@ -144,7 +144,8 @@ class FleetService(SidecarViews):
         ]
         try:
             if dry_run:
-                self._sidecar.broker.check_may_leave()
+                for broker in (self._sidecar.broker, *self._sidecar.joined.values()):
+                    broker.check_may_leave()
             else:
                 await self._sidecar.leave(_LEAVE_TIMEOUT)
         except StillHosting as error:

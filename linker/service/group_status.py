@@ -14,9 +14,9 @@ from admin.models import (
     GroupSummary,
 )
 from controller.group_phases import HELD_GROUPS, GroupPhase
-from controller.judge.group_gates import cannot_be_held
+from controller.judge.group_gates import unheld
 from controller.judge.group_offsets import differences
-from controller.state import MirrorGroup
+from controller.mirror_group import GroupProtocol, MirrorGroup
 from groups.excluded import Excluded
 from groups.gates import GroupMember
 from groups.group_run import GroupRun
@@ -57,8 +57,12 @@ def reason_of(group: MirrorGroup, run: GroupRun | None) -> str | None:
 
 def _followed(group: MirrorGroup) -> bool:
     """Whether the target's offsets are to be those of the source."""
-    rests = group.phase is GroupPhase.REFUSED and cannot_be_held(group.protocol) is not None
-    return rests or group.phase in HELD_GROUPS
+    return _unheld(group) or group.phase in HELD_GROUPS
+
+
+def _unheld(group: MirrorGroup) -> bool:
+    """Whether it rests without a gate, of a kind that is promoted from there."""
+    return group.phase is GroupPhase.REFUSED and unheld(group.protocol) is not None
 
 
 def _behind(group: MirrorGroup, run: GroupRun | None) -> Mapping[TopicPartition, int] | None:
@@ -78,7 +82,7 @@ def group_summary(group: MirrorGroup, manager: GroupManager | None) -> GroupSumm
         state=GroupState(group.phase.value),
         reason=reason_of(group, run),
         protocol=group.protocol.value,
-        gate=group.gate.value if cannot_be_held(group.protocol) is None else _NONE,
+        gate=_NONE if _unheld(group) or group.protocol is GroupProtocol.SHARE else group.gate.value,
         policy=group.policy.value,
         topics=list(group.topics),
         unmirrored=list(group.unmirrored),

@@ -16,7 +16,8 @@ from controller.decide import groups
 from controller.decide.unheld_groups import carried, how_it_moves
 from controller.group_phases import GroupPhase
 from controller.image import ControllerImage
-from controller.state import MirrorGroup, Record
+from controller.mirror_group import MirrorGroup
+from controller.state import Record
 from fleet.link_controller import wall_clock_ms
 from groups.excluded import in_one_line
 from groups.group_reader import GroupReader

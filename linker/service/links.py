@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from admin.models import (
     Action,
@@ -19,18 +20,20 @@ from controller import errors as refused
 from controller.decide.source_fence import owed_topics
 from controller.errors import Refused
 from controller.plan.producer_ids import BLOCK, plan
+from controller.state import Link
 from fleet.link_controller import wall_clock_ms
 from linker.access.report import sync_status
 from linker.checks import preflight
 from linker.config.cluster_addresses import OF_A_LINK, check_addresses
 from linker.config.link_secrets import LinkSecrets
 from linker.links import status as view
-from linker.links.runtime import LIVE_OPTIONS
+from linker.links.runtime import LIVE_OPTIONS, LinkRuntime
 from linker.links.source import source_cluster
 from linker.links.source_ids import SourceIds, one_producer_id
 from linker.links.traffic import traffic
 from linker.manual_steps import undo_source_fence
 from linker.service.base import ServiceBase, still_closed
+from linker.service.source_joins import refuse_join, refuse_leaving, refuse_options, wait_left
 from wire.client.cluster import Cluster
 from wire.client.properties import PropertyError, check_client_properties
 from wire.client.secrets import SecretError, hiding_values, redact_properties, refuse_literal_secrets
@@ -61,6 +64,7 @@ class LinkChanges(ServiceBase):
             _check(request.properties, self._sidecar.config.link_secrets)
             if request.name in self._image.links:
                 raise NameTaken(f"link {request.name} exists already")
+            refuse_options(request.name, request.options)
             source = source_cluster(request.name, dict(request.properties), self._sidecar.config.link_secrets)
             try:
                 await source.connect(timeout=preflight.TIMEOUT)
@@ -72,6 +76,11 @@ class LinkChanges(ServiceBase):
                 findings += await preflight.check_target_rights(self._sidecar.target)
                 preflight.refuse(findings)
                 cluster_id = source.cluster_id or ""
+                if request.options.join_source:
+                    wanted_link = Link(
+                        name=request.name, source_cluster_id=cluster_id, properties=request.properties
+                    )
+                    await refuse_join(self._sidecar, wanted_link, source, ())
                 blocks = await self._blocks(source, request.options) if dry_run else ""
             except preflight.PreflightError as error:
                 raise PreflightFailed(str(error)) from error
@@ -140,6 +149,7 @@ class LinkChanges(ServiceBase):
         self._require_ready()
         async with self._changing:
             runtime = self._runtime(link)  # as the update before this one left it
+            await self._check_join(link, runtime, request)
             if not request.properties and request.options.named().keys() <= LIVE_OPTIONS:
                 # Nothing that runs is interrupted, so neither a promote nor a source that is away is in the way.
                 options = request.options.applied_to(
@@ -180,13 +190,30 @@ class LinkChanges(ServiceBase):
             warnings=[finding.detail for finding in findings],
         )
 
+    async def _check_join(self, link: str, runtime: LinkRuntime, request: UpdateLinkRequest) -> None:
+        """Refuse what a join or a leave of the source cannot go on from."""
+        state = self._image.links[link]
+        before = LinkOptions.model_validate(dict(state.options))
+        after = request.options.applied_to(before)
+        refuse_options(link, after)
+        if before.join_source and not after.join_source:
+            refuse_leaving(self._sidecar, link)
+        elif after.join_source and not before.join_source:
+            topics = [runtime.source.topic_names.there(one.topic) for one in self._image.link_mirrors(link)]
+            await refuse_join(
+                self._sidecar, replace(state, options=after.model_dump()), runtime.source, topics
+            )
+
     async def delete_link(self, link: str, *, force: bool = False, dry_run: bool) -> ChangeResult:
-        self._runtime(link)
+        runtime = self._runtime(link)
         async with self._changing:
+            if not force:
+                refuse_leaving(self._sidecar, link)
             closed = sorted(owed_topics(self._image, link)) if force else []
             try:
                 await self._sidecar.controller.delete_link(link, force=force, dry_run=True)
                 if not dry_run:
+                    await self._leave_source(runtime, force)
                     await self._delete_released(link, force)
             except refused.SourceClosed as error:
                 raise IllegalState(still_closed(error)) from error
@@ -202,6 +229,21 @@ class LinkChanges(ServiceBase):
             f"{undo_source_fence(closed)}"
         )
         return ChangeResult(dry_run=dry_run, actions=actions, warnings=[warning])
+
+    async def _leave_source(self, runtime: LinkRuntime, force: bool) -> None:
+        """Its sidecars leave the source first, by what the link says of the way there."""
+        options = LinkOptions.model_validate(dict(self._image.links[runtime.name].options))
+        if not options.join_source:
+            return
+        broker = self._sidecar.joined.get(runtime.name)
+        ids = frozenset() if broker is None else broker.link_brokers()
+        left = options.model_copy(update={"join_source": False}).model_dump()
+        await self._sidecar.controller.update_link(runtime.name, None, left)
+        try:
+            await wait_left(self._sidecar, runtime.source, ids, runtime.name)
+        except IllegalState:
+            if not force:
+                raise
 
     async def _delete_released(self, link: str, force: bool) -> None:
         """Its groups are let go first, while there is somebody who can; and held again if the link stays."""

@@ -15,7 +15,8 @@ from admin.service import (
     SourceTopicNotFound,
 )
 from controller import errors as refused
-from controller.decide.mirrors import left_out, refuse_while_running
+from controller.decide.links import left_out
+from controller.decide.mirrors import refuse_while_running
 from controller.decide.source_fence import owed_topics
 from controller.phases import ENDED, PROMOTING, Phase
 from controller.plan.topic_configs import at_promote
@@ -27,7 +28,7 @@ from linker.checks.holdings import Held, drop_actions, holdings, lost_records, w
 from linker.checks.topic_names import is_internal
 from linker.links import status as view
 from linker.links.new_mirrors import Wanted
-from linker.links.reads import held_readers
+from linker.links.reads import clients_left, held_readers
 from linker.links.runtime import LinkRuntime
 from linker.links.topic_options import topic_patterns, topic_settings
 from linker.manual_steps import undo_source_fence
@@ -102,6 +103,9 @@ class MirrorChanges(ServiceBase):
         return await self._mirrors(self._runtime(link))
 
     async def describe_mirror(self, link: str, topic: str) -> MirrorDescription:
+        reverse = self._reverse(link)
+        if reverse is not None and (link, topic) not in self._image.mirrors:
+            link = reverse.name  # it was switched
         runtime, mirror = self._mirror(link, topic)
         summary = view.mirror_summary(runtime, mirror)
         states = self._image.topic_partitions(link, topic)
@@ -118,6 +122,7 @@ class MirrorChanges(ServiceBase):
             configs_put_back=dict(runtime.configs.put_back.get(topic, {})),
             upstream=list(mirror.upstream),
             held_readers=held_readers(runtime.router.hub, link, topic),
+            clients_left=clients_left(runtime.router.hub, [topic]) if runtime is reverse else [],
             partition_status=[view.partition_status(runtime, state) for state in states],
         )
 

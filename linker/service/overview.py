@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from admin.models import (
     Check,
     CheckResult,
+    ClientLeft,
     DoctorReport,
     LagReport,
     LinkStatus,
@@ -37,11 +38,11 @@ from linker.checks.other_tools import other_tools_checks
 from linker.checks.replication_factor import few_replicas, target_default
 from linker.checks.share_groups import check_share_groups
 from linker.config.cluster_addresses import OF_A_LINK, OF_THE_TARGET, check_addresses
-from linker.links import forks, proved
+from linker.links import forks, job_status, proved
 from linker.links import status as view
 from linker.links.config_options import from_target
 from linker.links.group_options import group_settings
-from linker.links.reads import held_readers
+from linker.links.reads import clients_left, held_readers
 from linker.links.runtime import LinkRuntime
 from linker.links.topic_shape import led_by_others
 from linker.links.traffic import traffic
@@ -49,6 +50,7 @@ from linker.promote import left_behind
 from linker.promote.rehearsal import rehearse
 from linker.service.fleet import FleetService
 from linker.service.group_status import groups_status
+from linker.service.source_joins import join_checks
 from linker.service.tasks import task_checks, tasks_of
 from linker.validation.needs import missing_parts
 from wire.errors import LinkerError
@@ -76,8 +78,9 @@ class Overview(FleetService):
                     forwarding=view.forwarding(runtime),
                     traffic=traffic(runtime, self._sidecar.fleet.fleet_controller),
                     groups=groups_status(self._image.link_groups(runtime.name), runtime.groups.manager),
-                    validation=proved.link_validation(runtime),
+                    validation=proved.link_validation(runtime, self._reverse(runtime.name)),
                     held_readers=held_readers(runtime.router.hub, runtime.name),
+                    clients_left=self._clients_left(runtime.name),
                 )
             )
         return Status(
@@ -89,7 +92,7 @@ class Overview(FleetService):
             state=worst_state(link.state for link in links),
             links=links,
             promotes=[
-                view.promote_job(self._sidecar.links[job.link], job)
+                job_status.promote_job(self._sidecar.links[job.link], job)
                 for job in self._image.jobs.values()
                 if job.status is JobStatus.RUNNING and job.link in self._sidecar.links
             ],
@@ -97,6 +100,13 @@ class Overview(FleetService):
             window_bytes=self._sidecar.budget.used,
             window_limit_bytes=self._sidecar.budget.limit,
         )
+
+    def _clients_left(self, link: str) -> list[ClientLeft]:
+        reverse = self._reverse(link)
+        if reverse is None:
+            return []
+        switched = [mirror.topic for mirror in self._image.link_mirrors(reverse.name)]
+        return clients_left(reverse.router.hub, switched)
 
     async def lag(self, link: str, topics: Sequence[str]) -> LagReport:
         runtime = self._runtime(link)
@@ -219,7 +229,7 @@ class Overview(FleetService):
                     if (factor := mirrors[name].replication_factor) is not None
                 }
                 if topics:
-                    brokers = [broker.id for broker in self._brokers()]
+                    brokers = [broker.id for broker in self._brokers(runtime)]
                     wanted = {name: from_target(self._image, mirrors[name]) for name in topics}
                     topics = await preflight.plan_topics(self._sidecar.target, topics, brokers, wanted)
                     findings += preflight.check_configs(topics, factors)
@@ -238,6 +248,7 @@ class Overview(FleetService):
                 checks += await left_behind.look(runtime)
             checks += await self._examined(runtime)
             checks += await access_checks(runtime, open_topics)
+            checks += await join_checks(self._sidecar, self._image.links[link], runtime.source, open_topics)
         guard = runtime.producer_ids
         if guard.allowed:
             result = CheckResult.WARN if guard.low or guard.trouble else CheckResult.OK

@@ -16,17 +16,19 @@ from admin.models import (
 from admin.service import IllegalState, NotReady, PreflightFailed, PromoteNotFound
 from controller import errors as refused
 from controller.decide import groups as group_decisions
-from controller.decide.mirrors import listed
 from controller.decide.source_fence import debts
 from controller.decide.unheld_groups import unheld_readers
+from controller.errors import listed
 from controller.judge import late_starts
 from controller.phases import ENDED, LED_ELSEWHERE, Phase
 from controller.proof import ValidationPolicy
+from controller.state import MirrorPartition
 from fleet.link_controller import wall_clock_ms
 from groups.excluded import in_one_line
 from linker.access.report import who_may_not
 from linker.checks import missing_records, preflight
 from linker.checks.replication_factor import few_replicas, target_default
+from linker.links import job_status
 from linker.links import status as view
 from linker.links.config_options import from_target
 from linker.links.producer_view import direct_warnings, source_producers
@@ -62,7 +64,7 @@ class Promotes(Validations):
         blockers += await self._grown(runtime, topics)
         blockers += await self._late_replicas(runtime, topics, request.options.accept_missing)
         blockers += [finding.detail for finding in self._still_closed(runtime, topics)]
-        rights = await preflight.check_mirror_rights(self._sidecar.target, topics)
+        rights = await preflight.check_mirror_rights(runtime.target, topics)
         blockers += [finding.detail for finding in rights if finding.fatal]
         shown = []
         by_pattern = runtime.came.by_pattern(topics)
@@ -131,11 +133,11 @@ class Promotes(Validations):
         """Where source and target differ in what they would do, and what a promote does about it."""
         try:
             found, _, _ = await preflight.read_source_topics(runtime.source, topics)
-            brokers = [broker.id for broker in self._brokers()]
+            brokers = [broker.id for broker in self._brokers(runtime)]
             wanted = {
                 topic: from_target(self._image, self._image.mirrors[runtime.name, topic]) for topic in found
             }
-            planned = await preflight.plan_topics(self._sidecar.target, found, brokers, wanted)
+            planned = await preflight.plan_topics(runtime.target, found, brokers, wanted)
         except LinkerError as error:
             return [f"the configs of source and target cannot be compared: {error}"]
         return [difference.detail for difference in preflight.config_differences(planned)]
@@ -153,8 +155,8 @@ class Promotes(Validations):
             if (factor := self._image.mirrors[runtime.name, t].replication_factor) is not None
         }
         try:
-            brokers = [broker.id for broker in self._brokers()]
-            default = await target_default(self._sidecar.target.cluster, brokers)
+            brokers = [broker.id for broker in self._brokers(runtime)]
+            default = await target_default(runtime.target.cluster, brokers)
             lines += [finding.detail for finding in few_replicas(factors, default, asked=False, begun=True)]
             # Replicas that begin later are blockers, asked for by `_late_replicas`.
             return [*lines, *await missing_records.not_mirrored(runtime, topics)]
@@ -165,12 +167,7 @@ class Promotes(Validations):
         return ValidationPolicy(request.options.validation or self._sidecar.config.validation.policy)
 
     async def _open_transactions(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[str]:
-        tps = [
-            s.tp
-            for topic in topics
-            for s in self._image.topic_partitions(runtime.name, topic)
-            if s.phase not in ENDED
-        ]
+        tps = [state.tp for state in self._open(runtime.name, topics)]
         if not tps:
             return []
         try:
@@ -187,12 +184,7 @@ class Promotes(Validations):
         self, runtime: LinkRuntime, topics: Sequence[str]
     ) -> tuple[list[SourceProducer], list[str]]:
         """The producers that are still at the source, and the consequences for the promote."""
-        tps = [
-            s.tp
-            for topic in topics
-            for s in self._image.topic_partitions(runtime.name, topic)
-            if s.phase not in ENDED
-        ]
+        tps = [state.tp for state in self._open(runtime.name, topics)]
         if not tps:
             return [], []
         try:
@@ -242,7 +234,7 @@ class Promotes(Validations):
         }
         for topic in topics:
             mirror = self._image.mirrors.get((runtime.name, topic))
-            found = self._sidecar.target.image.topics_by_name.get(topic)
+            found = runtime.target.image.topics_by_name.get(topic)
             reason = None if mirror is None or found is None else grown_at_target(mirror, found)
             if reason is not None:
                 grown[topic] = reason
@@ -256,21 +248,13 @@ class Promotes(Validations):
             for state in self._image.topic_partitions(link, topic)
             if state.phase is Phase.LINKING and self._image.mirrors[link, topic].added(state.partition)
         ]
-        return (
-            [f"added at the source and yet to be copied, which a promote waits for: {listed(waiting)}"]
-            if waiting
-            else []
-        )
+        said = f"added at the source and yet to be copied, which a promote waits for: {listed(waiting)}"
+        return [said] if waiting else []
 
     async def _late_replicas(self, runtime: LinkRuntime, topics: Sequence[str], accepted: int) -> list[str]:
         """Replicas that start later than the source: what lies before would be at the source only. A question that
         fails now is asked again before writes are held."""
-        tps = [
-            s.tp
-            for topic in topics
-            for s in self._image.topic_partitions(runtime.name, topic)
-            if s.phase not in ENDED and s.session_epoch >= 0
-        ]
+        tps = [state.tp for state in self._open(runtime.name, topics) if state.session_epoch >= 0]
         try:
             late = await runtime.starts.late(tps, timeout=_STARTS_TIMEOUT, every=False)
         except LinkerError:
@@ -281,6 +265,11 @@ class Promotes(Validations):
         shown = [f"{tp}: {reason}" for tp, reason in list(refused.items())[:_MOST_LATE]]
         more = [f"and {len(refused) - _MOST_LATE} more partitions"] if len(refused) > _MOST_LATE else []
         return [late_starts.refusal_text(late, accepted), *shown, *more]
+
+    def _open(self, link: str, topics: Sequence[str]) -> list[MirrorPartition]:
+        """Their partitions that are not over."""
+        states = (state for topic in topics for state in self._image.topic_partitions(link, topic))
+        return [state for state in states if state.phase not in ENDED]
 
     def _begun(self, link: str, topic: str) -> bool:
         """Whether a part of the topic was handed over already: the rest has to follow, whatever was added at the source."""
@@ -304,7 +293,9 @@ class Promotes(Validations):
         async with self._changing:
             return await self._begin_promote(link, request)
 
-    async def _begin_promote(self, link: str, request: PromoteRequest) -> PromoteJobStatus:
+    async def _begin_promote(
+        self, link: str, request: PromoteRequest, *, switch: bool = False
+    ) -> PromoteJobStatus:
         runtime = self._runtime(link)
         self._require_ready()
         if not runtime.source_available:
@@ -334,8 +325,9 @@ class Promotes(Validations):
                 f"{missing}; or promote with --validation=warn or skip, which prove nothing before the hand-over"
             )
         try:
-            preflight.refuse(await preflight.check_mirror_rights(self._sidecar.target, topics))
-            await self._follow_configs(runtime, topics)
+            preflight.refuse(await preflight.check_mirror_rights(runtime.target, topics))
+            if not self._image.links[link].reverse_of:
+                await self._follow_configs(runtime, topics)
             if request.options.fence_source:
                 preflight.refuse(await self._source_fence(runtime, topics))
             # Last: a job that ran until now may have left some.
@@ -365,13 +357,14 @@ class Promotes(Validations):
                     accept_missing=options.accept_missing,
                     requested_by=request.requested_by,
                     warnings=came,
+                    switch=switch,
                 ),
                 settings,
                 "promote",
             )
         except refused.Refused as error:
             raise IllegalState(str(error)) from error
-        return view.promote_job(runtime, job)
+        return job_status.promote_job(runtime, job)
 
     async def _follow_configs(self, runtime: LinkRuntime, topics: Sequence[str]) -> None:
         """A promote sets what the source has now, not what it had when somebody looked last."""
@@ -387,13 +380,13 @@ class Promotes(Validations):
         jobs = sorted(
             (job for (name, _), job in self._image.jobs.items() if name == link), key=lambda job: -job.id
         )
-        return [view.promote_job(runtime, job) for job in jobs]
+        return [job_status.promote_job(runtime, job) for job in jobs]
 
     async def describe_promote(self, promote_id: str) -> PromoteJobStatus:
-        job = view.find_job(self._image, promote_id)
+        job = job_status.find_job(self._image, promote_id)
         if job is None:
             raise PromoteNotFound(promote_id)
-        return view.promote_job(self._runtime(job.link), job)
+        return job_status.promote_job(self._runtime(job.link), job)
 
 
 def _heartbeats(runtime: LinkRuntime, topics: Sequence[str]) -> str | None:

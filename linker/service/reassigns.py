@@ -7,7 +7,7 @@ from typing import Any
 
 from admin.models import Action, ChangeResult, ReassignRequest
 from admin.service import IllegalState, InvalidRequest, PreflightFailed
-from controller.decide.mirrors import listed
+from controller.errors import listed
 from controller.phases import ENDED
 from controller.plan.reassign import MOVABLE
 from controller.state import MirrorTopic
@@ -28,7 +28,7 @@ class MirrorReassigns(ServiceBase):
         async with self._changing:
             runtime = self._runtime(link)
             mirrors = self._chosen(link, request)
-            alive = {broker.id for broker in self._brokers()}
+            alive = {broker.id for broker in self._brokers(runtime)}
             unable = sorted(set(request.to) - alive)
             if unable:
                 raise InvalidRequest(

@@ -22,6 +22,7 @@ from admin.service import NoLinkController, SidecarNotFound
 from controller.state import JobStatus, PromoteJob
 from fleet.fleet_controller import FleetController
 from fleet.link_controller import wall_clock_ms
+from linker.links import job_status
 from linker.links import status as view
 from linker.membership.hosting import hosted_partitions
 from linker.service.base import ServiceBase
@@ -247,7 +248,7 @@ class SidecarViews(ServiceBase):
             trouble=[]
             if balancer is None
             else [Trouble(what=what, reason=why) for what, why in sorted(balancer.trouble.items())],
-            promotes=[view.job_id(job) for job in self._running_jobs()],
+            promotes=[job_status.job_id(job) for job in self._running_jobs()],
             waiting=[
                 WaitingCommand(
                     command=command.what,

@@ -62,18 +62,25 @@ class EvidenceWriter:
         job: PromoteJob,
         *,
         give_up: float | None = None,
+        promoted: PromotedPartitions | None = None,
+        before: Sequence[str] = (),
+        runs: Sequence[RunStatus] = (),
     ) -> None:
+        """Of a switch: `promoted`, with validator and cluster of the mirrors that run back; `before`, a line for each proof
+        from before the hand-over; `runs`, those that brought it."""
         self._validation = validation
         self._controller = controller
         self._target = target
         self._job = job
-        self._promoted = PromotedPartitions(validation, controller, target, job)
+        self._promoted = promoted or PromotedPartitions(validation, controller, target, job)
+        self._before = before
+        self._runs = runs
         self._give_up = GIVE_UP if give_up is None else give_up
         self._kafka: tuple[str | None, str | None] = (None, None)  # of source and target
 
     async def close(self) -> None:
         """Returns when the job says how it ended. Cancelled, it is begun again by whoever decides next."""
-        job, link = self._job, self._validation.link
+        job, link = self._job, self._job.link
         tps = self._promoted.owed()
         trouble = await self._prove(tps)
         self._kafka = await self._validation.versions()
@@ -83,7 +90,7 @@ class EvidenceWriter:
         except (LinkerError, OSError) as error:
             log.warning("link %s: the evidence of promote %d is not written: %s", link, job.id, error)
             trouble = trouble or f"the evidence could not be written: {error}"
-        trouble = self._promoted.deleted(tps) or trouble
+        trouble = self._promoted.gone(tps) or trouble
         evidence = self._result(tps, trouble, written)
         await self._note(evidence)
         if evidence.mismatches:
@@ -133,7 +140,7 @@ class EvidenceWriter:
                 return trouble
             log.warning(
                 "link %s: the last validation of promote %d: %s (again)",
-                self._validation.link,
+                self._job.link,
                 self._job.id,
                 trouble,
             )
@@ -162,7 +169,7 @@ class EvidenceWriter:
                 tp,
                 self._promoted.replicas(tp),
                 state.start_offset or 0,
-                state.aligned_end or 0,
+                self._promoted.end(tp) or 0,
                 0,
             )
             if reason is not None:
@@ -174,11 +181,11 @@ class EvidenceWriter:
     async def _write(self, tps: Sequence[TopicPartition], trouble: str | None) -> m.EvidenceWritten:
         validator = self._validation.validator
         began = datetime.fromtimestamp(self._job.started_at / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
-        directory = validator.evidence_dir / f"{self._validation.link}-{self._job.id}-{began}"
+        directory = validator.evidence_dir / f"{self._job.link}-{self._job.id}-{began}"
         await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
         async with validator.turns.turn(Urgency.EVIDENCE):
             return await validator.process.write_evidence(
-                f"evidence-{self._validation.link}-{self._job.id}", directory, self.document(tps, trouble)
+                f"evidence-{self._job.link}-{self._job.id}", directory, self.document(tps, trouble)
             )
 
     def _result(
@@ -190,8 +197,7 @@ class EvidenceWriter:
             for tp in tps
             if (known := self._controller.image.validations.get((self._validation.link, tp))) is not None
             for one in known.replicas
-            if one.broker_id in self._promoted.replicas(tp)
-            and one.through >= (self._promoted.state(tp).aligned_end or 0)
+            if one.broker_id in self._promoted.replicas(tp) and one.through >= (self._promoted.end(tp) or 0)
         ]
         return PromoteEvidence(
             status=EvidenceStatus.CLOSED if trouble is None else EvidenceStatus.INCOMPLETE,
@@ -205,12 +211,13 @@ class EvidenceWriter:
             html=None if written is None else written.html,
             json=None if written is None else written.json_path,
             parquet=None if written is None else written.parquet,
+            proved_by=(*self._before, _proved_after(len(proved))) if self._before else (),
         )
 
     async def _note(self, evidence: PromoteEvidence) -> None:
         while True:
             try:
-                await self._controller.close_evidence(self._validation.link, self._job.id, evidence)
+                await self._controller.close_evidence(self._job.link, self._job.id, evidence)
                 return
             except ControllerError:
                 # Its link was deleted meanwhile, or it was closed by a commit whose answer was lost.
@@ -225,7 +232,7 @@ class EvidenceWriter:
         job, validation = self._job, self._validation
         image = self._controller.image
         there = set(self._promoted.there(tps))
-        trouble = self._promoted.deleted(tps) or trouble
+        trouble = self._promoted.gone(tps) or trouble
         process = validation.validator.process
         source, target = validation.source_side(), validation.validator.target()
         link = image.links.get(validation.link)
@@ -236,8 +243,8 @@ class EvidenceWriter:
         if process.ready is not None:
             versions["spark"] = process.ready.spark
         return model.Evidence(
-            link=validation.link,
-            promote=f"{validation.link}-{job.id}",
+            link=job.link,
+            promote=f"{job.link}-{job.id}",
             mode=Mode.BATCHES,
             policy=job.validation.value,
             outcome=Phase.PROMOTED.value if job.reason is None else job.status.value,
@@ -283,8 +290,12 @@ class EvidenceWriter:
                 else model.PartitionEvidence(topic=tp.topic, partition=tp.partition, start=0)
                 for tp in tps
             ),
-            runs=tuple(_run(one) for one in validation.runs if one.state.final and _concerns(one, topics)),
-            notes=job.warnings if trouble is None else (*job.warnings, trouble),
+            runs=tuple(
+                _run(one)
+                for one in (*self._runs, *validation.runs)
+                if one.state.final and _concerns(one, topics)
+            ),
+            notes=(*job.warnings, *self._before, *(() if trouble is None else (trouble,))),
         )
 
     def _partition(self, tp: TopicPartition, partitions: int) -> model.PartitionEvidence:
@@ -306,7 +317,7 @@ class EvidenceWriter:
                     source_digest=None if one is None else one.source_digest,
                     digest=None if one is None else one.digest,
                     validated_ms=None if one is None else one.at,
-                    tail_equal=validation.book.tails.get(key),
+                    tail_equal=None if (tail := validation.book.tails.get(key)) is None else tail.equal,
                     findings=findings,
                     findings_count=count,
                     lawful={} if one is None else dict(one.lawful),
@@ -319,11 +330,18 @@ class EvidenceWriter:
             partition=tp.partition,
             start=state.start_offset or 0,
             source_start=validation.book.source_starts.get(tp),
-            end=state.aligned_end,
+            end=self._promoted.end(tp),
             handed_over_ms=state.since or None,
             replicas=tuple(replicas),
             samples=validation.book.samples.of(tp, partitions),
         )
+
+
+def _proved_after(replicas: int) -> str:
+    return (
+        f"after the hand-over, by Spark: {replicas} replicas in the cluster that was left, each read itself and compared "
+        "with the leader in the other one, to the end of the hand-over or beyond"
+    )
 
 
 def _phases(job: PromoteJob) -> tuple[model.PhaseTime, ...]:

@@ -49,7 +49,11 @@ class PromotedPartitions:
             and state.phase is Phase.PROMOTED
         ]
 
-    def deleted(self, tps: Sequence[TopicPartition]) -> str | None:
+    def end(self, tp: TopicPartition) -> int | None:
+        """Where its source ended at the hand-over."""
+        return self.state(tp).aligned_end
+
+    def gone(self, tps: Sequence[TopicPartition]) -> str | None:
         """Of which nothing can be proved any more; None if all are there."""
         there = set(self.there(tps))
         gone = [tp for tp in tps if tp not in there]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from fleet.link_controller import LinkController, wall_clock_ms
 from linker.links.copies import CopyView
+from linker.promote.ports import FenceProof
 from linker.validation.runs import differences
 from linker.validation.samples import SampleBook
 from validator import messages as m
@@ -30,8 +31,8 @@ class ResultBook:
         #: Where it started then; and the source.
         self.replica_starts: dict[tuple[TopicPartition, int], int] = {}
         self.source_starts: dict[TopicPartition, int] = {}
-        #: Partitions whose tail was compared inside a fence, with the result.
-        self.tails: dict[tuple[TopicPartition, int], bool] = {}
+        #: Replicas that were compared inside a fence, with the result.
+        self.tails: dict[tuple[TopicPartition, int], FenceProof] = {}
         self._link = link
         self._controller = controller
         self._copy = copy
@@ -91,9 +92,9 @@ class ResultBook:
                 validated={} if known is None else {one.broker_id: one.through for one in known.replicas},
             )
 
-    def note_tail(self, tp: TopicPartition, broker_id: int, equal: bool) -> None:
+    def note_tail(self, tp: TopicPartition, broker_id: int, proof: FenceProof) -> None:
         """A replica's last batches were compared inside a fence."""
-        self.tails[tp, broker_id] = equal
+        self.tails[tp, broker_id] = proof
 
     def keep_only(self, topics: set[str]) -> None:
         """Forget what is no mirror any more."""

@@ -86,7 +86,7 @@ class LinkValidator:
         self.trouble: str | None = None
         self.runs: deque[RunStatus] = deque()
         self._controller = controller
-        self._target = target
+        self.target = target
         self.source_side = source
         self._copy = copy
         self.link_brokers = link_brokers
@@ -245,11 +245,11 @@ class LinkValidator:
         topics = sorted({tp.topic for tp in tps if (self.link, tp.topic) in image.mirrors})
         rules: Mapping[str, TopicRules] = {}
         if topics:
-            configs = await topic_configs(self._target.cluster, topics, timeout=_CALL_TIMEOUT)
+            configs = await topic_configs(self.target.cluster, topics, timeout=_CALL_TIMEOUT)
             rules = {topic: TopicRules.of(found.effective) for topic, found in configs.items()}
         found = plan(
             self._controller.image,
-            self._target.image,
+            self.target.image,
             self.link,
             tps,
             self.link_brokers(),
@@ -342,7 +342,7 @@ class LinkValidator:
         tps = self._open()
         found = plan(
             self._controller.image,
-            self._target.image,
+            self.target.image,
             self.link,
             tps,
             self.link_brokers(),
@@ -363,7 +363,7 @@ class LinkValidator:
         if job.evidence is not None and job.evidence.status is EvidenceStatus.PENDING:
             name = f"evidence of promote {job.id}"
             if name not in self._tasks and self._group is not None:
-                self._spawn(name, self._write_evidence(self, self._controller, self._target, job))
+                self._spawn(name, self._write_evidence(self, self._controller, self.target, job))
 
     async def after_hand_over(self, status: RunStatus, tps: Sequence[TopicPartition]) -> m.Finished | None:
         """The run with exact ends."""

@@ -32,6 +32,12 @@ class Validator:
         self.evidence_dir = evidence_dir.absolute()  # the process that writes there works elsewhere
         self.turns = ValidatorQueue()
 
+    def towards(self, target: Callable[[], m.Side]) -> Validator:
+        """The same validator, for mirrors that lie in another cluster."""
+        found = Validator(self.config, self.process, target, self.evidence_dir)
+        found.turns = self.turns
+        return found
+
     async def check(
         self, urgency: Urgency, prepare: Callable[[], Awaitable[m.Run | None]], seen: Seen
     ) -> m.Finished | None:

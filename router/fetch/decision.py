@@ -11,7 +11,7 @@ from typing import Final
 from router.authorize import Authorizer, Operation
 from router.fence import LED_ELSEWHERE
 from router.leadership import current_leader
-from router.ports import LocalLog, Mirror
+from router.ports import LocalLog, Mirror, MirroredPartition
 from router.produce.admission import not_mirrored
 from router.produce.forwarding import ForwardingHub
 from wire.frames.batch import patch_batches
@@ -106,7 +106,7 @@ def decide(
     partition = mirror.partition(asked.index)
     if partition is None:
         return FetchPartitionResult(asked.index, UNKNOWN_TOPIC_OR_PARTITION)
-    if not partition.serving or hub.fences.state(part.tp) in LED_ELSEWHERE:
+    if not may_answer(partition) or hub.fences.state(part.tp) in LED_ELSEWHERE:
         return FetchPartitionResult(asked.index, NOT_LEADER_OR_FOLLOWER)
     leader = current_leader(image, part.tp)
     if asked.current_leader_epoch >= 0 and leader is not None and asked.current_leader_epoch != leader[1]:
@@ -119,6 +119,8 @@ def decide(
     if named is None and hub.ports.holds_reads(mirror.link, client_id, mirror.topic):
         part.held = True
         return part.empty(0)
+    if partition.switching:
+        return None  # it waits (`awaits_switch`)
     if asked.fetch_offset < partition.start_offset:
         return part.empty(OFFSET_OUT_OF_RANGE)
     if named is not None:
@@ -126,6 +128,17 @@ def decide(
     if request.rack_id and (replica := _replica_in_rack(hub, part, request.rack_id)) is not None:
         return _redirected(part, replica)
     return None
+
+
+def may_answer(partition: MirroredPartition) -> bool:
+    """Whether it is ours, and its log or the end of its switch will be known."""
+    return partition.serving or (partition.switching and partition.leading)
+
+
+def awaits_switch(part: Part) -> bool:
+    """Nothing can be told of the partition but where it ends: nobody may be asked before its switch is over."""
+    partition = None if part.mirror is None else part.mirror.partition(part.asked.index)
+    return partition is not None and partition.switching
 
 
 def _redirected(part: Part, replica: int) -> FetchPartitionResult:
@@ -164,7 +177,7 @@ def is_led_elsewhere(hub: ForwardingHub, part: Part) -> bool:
     if part.tp is None or part.mirror is None:
         return False
     partition = part.mirror.partition(part.tp.partition)
-    return partition is None or not partition.serving or hub.fences.state(part.tp) in LED_ELSEWHERE
+    return partition is None or not may_answer(partition) or hub.fences.state(part.tp) in LED_ELSEWHERE
 
 
 def named_replica(rack: str) -> int | None:
@@ -225,8 +238,8 @@ def _replica_in_rack(hub: ForwardingHub, part: Part, rack: str) -> int | None:
 
 
 def from_source(part: Part, fetched: FetchedPartition, frame: memoryview) -> tuple[FetchPartitionResult, int]:
-    """The source's answer for the partition, its batches under the mirror's one leader epoch (written in
-    place), and the offset after them; -1 if there are none.
+    """The source's answer for the partition, its batches under the leader epochs of the mirror (written in place), and the
+    offset after them; -1 if there are none.
     """
     partition = part.mirror.partition(part.asked.index) if part.mirror is not None else None
     if partition is None:
@@ -242,7 +255,11 @@ def from_source(part: Part, fetched: FetchedPartition, frame: memoryview) -> tup
     next_offset = -1
     start, end = fetched.records_start, fetched.records_end
     if end > start:
-        walk = patch_batches(frame, start, end, partition.session_epoch, end - start, -1)
+        epochs = partition.epochs
+        if epochs is None:
+            walk = patch_batches(frame, start, end, partition.session_epoch, end - start, -1)
+        else:
+            walk = epochs.stamp(frame, start, end, end - start, -1)
         result.records = [frame[chunk.start : chunk.end] for chunk in walk.chunks]
         result.size = sum(chunk.end - chunk.start for chunk in walk.chunks)
         next_offset = walk.next_offset

@@ -24,7 +24,15 @@ from functools import partial
 from typing import Any, Final
 
 from router.authorize import Authorizer, Operation
-from router.fetch.decision import Part, decide, is_led_elsewhere, led_elsewhere, without_lease
+from router.clients_seen import FETCH
+from router.fetch.decision import (
+    Part,
+    awaits_switch,
+    decide,
+    is_led_elsewhere,
+    led_elsewhere,
+    without_lease,
+)
 from router.fetch.job import PendingFetch, most_bytes
 from router.fetch.source import SOURCE_WAIT, SourceReads
 from router.leadership import current_leader, endpoints_of
@@ -67,8 +75,19 @@ class FetchSession:
         self._closed = False
         #: The next fetch waits until the answer before it is taken, or until there is room for another one.
         self._waits = False
-        hub.consumers += 1
+        self.last_request = 0.0
+        self.client_id: str | None = None
+        self._topics: list[str] = []  # of its last fetch
+        hub.readers[self] = None
         connection.limit_unsent(_UNSENT)
+
+    @property
+    def host(self) -> str:
+        return self._connection.peer.rpartition(":")[0]
+
+    def touches(self) -> Iterable[tuple[str, str]]:
+        """`router.clients_seen`."""
+        return ((topic, FETCH) for topic in self._topics)
 
     def handle(self, exchange: Exchange, request: FetchRequest) -> None:
         self._later.append((exchange, request))
@@ -131,6 +150,8 @@ class FetchSession:
             return
         mirrors = (self._mirror(key) for key, _ in request.topics)
         topics = [mirror.topic for mirror in mirrors if mirror is not None]
+        self.last_request, self.client_id = self.hub.loop.time(), exchange.header.client_id
+        self._topics = topics
         again = partial(self._when_authorized, exchange, request, deadline)
         if not self._authorizer.all_known(topics, Operation.READ, again):
             return
@@ -166,10 +187,9 @@ class FetchSession:
     def _note_held(self, mirror: Mirror, client_id: str | None, now: float) -> None:
         hub = self.hub
         hub.stats.links[mirror.link].held += 1
-        host = self._connection.peer.rpartition(":")[0]
-        reader = hub.held_readers.note(mirror.link, mirror.topic, client_id, host, now)
+        reader = hub.held_readers.note(mirror.link, mirror.topic, client_id, self.host, now)
         if reader is not None:
-            hub.ports.events.reader_held(reader.link, reader.topic, reader.client_id, host)
+            hub.ports.events.reader_held(reader.link, reader.topic, reader.client_id, self.host)
 
     # The lease
 
@@ -249,12 +269,15 @@ class FetchSession:
         request = fetch.request
         left = most_bytes(self.hub, request)
         left -= sum(part.result.size for part in fetch.parts if part.result is not None)
-        found = 0
         elsewhere: list[Part] = []
         for part in fetch.parts:
             if part.result is not None or part.awaits_replica or part.from_source:
                 continue
             log = part.log
+            if awaits_switch(part):
+                if log is not None:
+                    fetch.listening.append(log)
+                continue
             read = None
             if log is not None and log.loaded and request.isolation_level == READ_UNCOMMITTED:
                 read = (
@@ -269,11 +292,9 @@ class FetchSession:
             if size:
                 part.result = part.empty(0)
                 part.result.records, part.result.size = records, size
-                found += size
                 left -= size
             else:
                 fetch.listening.append(log)
-        self.hub.stats.fetch_local_bytes += found
         return elsewhere
 
     def _due(self, fetch: PendingFetch, now: float) -> bool:
@@ -367,7 +388,7 @@ class FetchSession:
 
     def closed(self) -> None:
         self._closed = True
-        self.hub.consumers -= 1
+        self.hub.readers.pop(self, None)
         self.hub.unread.forget(self._room)
         self.hub.unread.taken(self._connection)
         if self._fetch is not None:

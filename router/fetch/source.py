@@ -230,7 +230,6 @@ class SourceReads:
         route = poll.route
         if fetched.error == 0 or fetched.error in PASSED_ON:
             result, next_offset = from_source(part, fetched, frame)
-            self._hub.stats.fetch_source_bytes += result.size
             end = fetched.last_stable_offset if poll.isolation_level else fetched.high_watermark
             if result.size and next_offset < end:
                 self._have_more.add(route)

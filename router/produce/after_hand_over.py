@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from router.clients_seen import Seen
 from router.leadership import current_leader
 from router.ports import RouterPorts
 from wire.frames.types import Node, TopicPartition
@@ -17,10 +18,8 @@ from wire.frames.types import Node, TopicPartition
 log = logging.getLogger(__name__)
 
 
-class CarriedClient(Protocol):
+class CarriedClient(Seen, Protocol):
     """A client's forwarding (``session.ProduceSession``)."""
-
-    last_request: float
 
     def expect_leaders(self, leaders: Mapping[TopicPartition, Node]) -> None:
         """These real brokers of the target are likely to lead soon."""
@@ -72,6 +71,10 @@ class AfterHandOver:
 
     def handed_over(self, tp: TopicPartition) -> bool:
         """Whether a real broker leads it, as our copy of the metadata log has it."""
+        mirror = self._ports.mirrors.by_name(tp.topic)
+        partition = None if mirror is None else mirror.partition(tp.partition)
+        if partition is not None and partition.taking:
+            return False  # it leads it still
         leader = current_leader(self._ports.image(), tp)
         return leader is not None and leader[0] >= 0 and leader[0] not in self._ports.link_brokers()
 

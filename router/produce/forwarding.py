@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from router.budget import BytesBudget
+from router.clients_seen import ClientSeen, Seen, clients_seen
 from router.fence import FenceState, FenceTable
 from router.fetch.first_fetches import FirstFetches
 from router.fetch.held_readers import HeldReaders
@@ -114,7 +115,8 @@ class ForwardingHub:
         self.unread = Unread(limits.read_bytes, self.loop)
         #: (kind of request, topic) that was logged already (on_mirrors.py).
         self.told_of_mirrors: set[tuple[str, str]] = set()
-        self.consumers = 0  # connections that fetch: they share the memory for reads
+        #: Connections that fetch (`fetch.session.FetchSession`): they share the memory for reads.
+        self.readers: dict[Seen, None] = {}
         self._refusals: dict[tuple[str, str], float] = {}
         self._recoveries: dict[str, Recovery] = {}
         #: Those with deadlines to keep.
@@ -124,6 +126,14 @@ class ForwardingHub:
         self.carrying = AfterHandOver(ports, limits.carried_clients)
 
     # Clients
+
+    @property
+    def consumers(self) -> int:
+        return len(self.readers)
+
+    def clients_seen(self, topics: Collection[str]) -> list[ClientSeen]:
+        """Those that come in here and write or read these topics."""
+        return clients_seen([*self.carrying.clients, *self.readers], frozenset(topics))
 
     def cluster(self, name: str) -> SourceCluster:
         """Where forwarded produces go: the source of the link, or the target's own brokers (TARGET)."""

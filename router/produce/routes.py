@@ -136,7 +136,6 @@ class Routes(Generic[JobT]):
         now = self._hub.loop.time()
         if since is None:
             since = now
-            self._hub.stats.produces_waited += len(lane.queue)
         if not leased and now - since > self._hub.limits.lease_patience:
             self._deliver(lane.give_back())
             return

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from router.authorize import Authorizer, Operation
+from router.clients_seen import PRODUCE, TRANSACTION
 from router.ports import Mirror
 from router.produce.admission import WAITS_FOR_PROMOTE, message_for, named_twice, not_mirrored, refusal
 from router.produce.answers import ProduceAnswers
@@ -55,6 +56,7 @@ class ProduceSession:
         # In request order behind one whose authorization is being asked.
         self._backlog: deque[ProduceJob] = deque()
         self.last_request = 0.0
+        self.client_id: str | None = None
         hub.carrying.joined(self)
 
     # Requests
@@ -65,6 +67,7 @@ class ProduceSession:
         hub = self.hub
         now = hub.loop.time()
         self.last_request = now
+        self.client_id = header.client_id
         job = ProduceJob(self, exchange, request, hub.limits, now)
         hub.stats.produce_requests += 1
         hub.budget.add(self._connection, job.size)
@@ -82,6 +85,16 @@ class ProduceSession:
             self._admit(job)
         else:
             self._backlog.append(job)
+
+    @property
+    def host(self) -> str:
+        return self._connection.peer.rpartition(":")[0]
+
+    def touches(self) -> Iterable[tuple[str, str]]:
+        """`router.clients_seen`."""
+        return {(tp.topic, PRODUCE) for tp in self._lanes} | {
+            (topic, TRANSACTION) for topic in self._transactions.topics
+        }
 
     def _turn_away(self, job: ProduceJob, code: int) -> None:
         """Answer the whole request with that, and do nothing of it."""

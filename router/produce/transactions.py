@@ -37,6 +37,8 @@ class WaitingTransactions:
         self._authorizer = authorizer
         self._waiting: dict[tuple[ProduceJob, int], tuple[TopicPartition, memoryview]] = {}
         self._look_at = 0.0
+        #: Those that its transactions wrote to.
+        self.topics: set[str] = set()
 
     def holds(self, tps: Collection[TopicPartition]) -> bool:
         return any(tp in tps for tp, _ in self._waiting.values())
@@ -44,6 +46,7 @@ class WaitingTransactions:
     def admit(self, job: ProduceJob, slot: int, tp: TopicPartition, records: memoryview) -> None:
         """The batch waits from now on. If there is no room for it, its client is told to try again at once."""
         job.in_lanes += 1
+        self.topics.add(tp.topic)
         self._waiting[job, slot] = (tp, records)
         hub = self._hub
         hub.transactions.add(self)

@@ -30,16 +30,6 @@ def as_json(evidence: Evidence) -> str:
     return json.dumps(whole, indent=1, ensure_ascii=True) + "\n"
 
 
-def read_json(text: str) -> Evidence:
-    """The evidence that `as_json` wrote. Raises ValueError (pydantic's ValidationError is one) for anything else."""
-    whole = json.loads(text)
-    if not isinstance(whole, dict):
-        raise ValueError("not an evidence file: no JSON object")  # noqa: TRY004 - a wrong file, not a wrong call
-    return Evidence.model_validate(
-        {key: value for key, value in whole.items() if key not in ("verdict", "verdict_reason")}
-    )
-
-
 def write_evidence(evidence: Evidence, directory: str | Path) -> Written:
     """Write all three; the directory is made. Blocking. Raises OSError with the path if something cannot be written."""
     from validator.evidence import parquet  # pyarrow: only the validator process has to have it

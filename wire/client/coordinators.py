@@ -349,6 +349,8 @@ _CODES: dict[str, Callable[[Any], Iterable[int]]] = {
     "leave_group": _top,
     "offset_commit": _offset_commit,
     "offset_fetch": _groups,
+    "streams_group_describe": _groups,
+    "streams_group_heartbeat": _top,
     "sync_group": _top,
     "txn_offset_commit": _offset_commit,
 }

@@ -80,7 +80,6 @@ class ClientSecurity:
     protocol: str = "PLAINTEXT"
     sasl: SaslCredentials | None = None
     tls: TlsMaterial | None = None
-    verify_hostname: bool = True
     _context: ssl.SSLContext | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -106,7 +105,7 @@ class ClientSecurity:
             context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         context.check_hostname = algorithm == "https"
         tls.load_into(context)
-        return cls(protocol, sasl, tls, algorithm == "https", context)
+        return cls(protocol, sasl, tls, context)
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """None when the connection is not encrypted."""

@@ -31,6 +31,9 @@ class ConfigsAnswer(NamedTuple):
     results: Sequence[ResourceConfigs]
 
 
+_NONE: Sequence[DescribedConfig] = ()
+
+
 def _signed(byte: int) -> int:
     return byte - 256 if byte > 127 else byte
 
@@ -48,20 +51,32 @@ def _config(data: bytes, pos: int) -> tuple[DescribedConfig, int]:
     return DescribedConfig(name, value, _signed(source)), skip_tags(data, pos)
 
 
+def _configs(data: bytes, pos: int) -> tuple[Sequence[DescribedConfig], int]:
+    size, pos = read_array_count(data, pos, 9)
+    configs = []
+    for _ in range(size):
+        config, pos = _config(data, pos)
+        configs.append(config)
+    return configs, pos
+
+
 def _describe_configs_answer(data: bytes, pos: int) -> tuple[ConfigsAnswer, int]:
     results = []
+    before, same = b"", _NONE
     count, pos = read_array_count(data, pos + 4, 7)  # after the throttle time
     for _ in range(count):
         (error,) = INT16.unpack_from(data, pos)
         message, pos = read_compact_string(data, pos + 2)
         kind = _signed(data[pos])
         name, pos = read_name(data, pos + 1)
-        size, pos = read_array_count(data, pos, 9)
-        configs = []
-        for _ in range(size):
-            config, pos = _config(data, pos)
-            configs.append(config)
-        results.append(ResourceConfigs(error, message, kind, name, configs))
+        # Most topics have the configs of the one before, and the same bytes mean the same.
+        if before and data.startswith(before, pos):
+            pos += len(before)
+        else:
+            start = pos
+            same, pos = _configs(data, pos)
+            before = data[start:pos]
+        results.append(ResourceConfigs(error, message, kind, name, same))
         pos = skip_tags(data, pos)
     if pos > len(data):
         raise MalformedFrame("a message longer than its frame")

@@ -8,7 +8,7 @@ MAX_ENTRIES.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from wire.errors import MalformedFrame
@@ -212,21 +212,25 @@ def encode_offset_for_leader_epoch(version: int, correlation_id: int, topics: An
 
 
 def answer_write_txn_markers(
-    frame: Buffer, body_offset: int, version: int, correlation_id: int, error: int = 0
+    frame: Buffer,
+    body_offset: int,
+    version: int,
+    correlation_id: int,
+    error_of: Callable[[str, int], int] | None = None,
 ) -> bytearray:
-    """The answer, with its size prefix, that gives every partition of this request the same error code. Anything wrong in
-    the request is a MalformedFrame.
+    """The answer, with its size prefix: no error, or that of each partition. Anything wrong in the request is a
+    MalformedFrame.
     """
     _check("write_txn_markers", version, WRITE_TXN_MARKERS_VERSIONS)
     out = _begin(correlation_id, flexible=True, throttle=False)
-    out += _markers(frame, body_offset, version)(error)
+    out += _markers(frame, body_offset, version)(error_of)
     return _end(out, flexible=True)
 
 
 class _Markers(NamedTuple):
     markers: list[tuple[int, list[tuple[str, tuple[int, ...]]]]]
 
-    def __call__(self, error: int) -> bytearray:
+    def __call__(self, error_of: Callable[[str, int], int] | None) -> bytearray:
         out = bytearray(uvarint(len(self.markers) + 1))
         pack = _MARKED.pack
         for producer_id, topics in self.markers:
@@ -236,7 +240,7 @@ class _Markers(NamedTuple):
                 out += compact_string(name)
                 out += uvarint(len(indexes) + 1)
                 for index in indexes:
-                    out += pack(index, error, 0)
+                    out += pack(index, 0 if error_of is None else error_of(name, index), 0)
                 out.append(0)
             out.append(0)
         return out

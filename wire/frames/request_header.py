@@ -11,10 +11,11 @@ from wire.frames.types import Buffer
 
 NEVER: Final = 1 << 15
 
-# The first version of each api whose messages, and with them the request header, are flexible (Kafka 4.3).
+# The first version of each api whose messages, and with them the request header, are flexible (Kafka 4.3; 4 to 6 are of
+# controllers before KRaft).
 # tests/wire/test_request_header.py compares it with the schemas.
 FIRST_FLEXIBLE: Final[dict[int, int]] = {
-    0: 9, 1: 12, 2: 6, 3: 9, 8: 8, 9: 6, 10: 3, 11: 6, 12: 4, 13: 4, 14: 4, 15: 5, 16: 3, 17: NEVER, 18: 3,
+    0: 9, 1: 12, 2: 6, 3: 9, 4: 4, 5: 2, 6: 6, 8: 8, 9: 6, 10: 3, 11: 6, 12: 4, 13: 4, 14: 4, 15: 5, 16: 3, 17: NEVER, 18: 3,
     19: 5, 20: 4, 21: 2, 22: 2, 23: 4, 24: 3, 25: 3, 26: 3, 27: 1, 28: 3, 29: 2, 30: 2, 31: 2, 32: 4,
     33: 2, 34: 2, 35: 2, 36: 2, 37: 2, 38: 2, 39: 2, 40: 2, 41: 2, 42: 2, 43: 2, 44: 1, 45: 0, 46: 0,
     47: NEVER, 48: 1, 49: 1, 50: 0, 51: 0, 52: 0, 53: 1, 54: 1, 55: 0, 56: 0, 57: 0, 58: 0, 59: 0, 60: 0,
@@ -34,10 +35,6 @@ class RequestHeader(NamedTuple):
     api_version: int
     correlation_id: int
     client_id: str | None
-
-
-def is_flexible(api_key: int, api_version: int) -> bool:
-    return api_version >= FIRST_FLEXIBLE.get(api_key, NEVER)
 
 
 def parse_request_header(frame: Buffer) -> tuple[RequestHeader, int]:

@@ -22,7 +22,7 @@ from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
 from wire.errors import LocalProtocolError, MalformedFrame
-from wire.frames import config_messages, group_messages, partition_messages
+from wire.frames import alter_isr, config_messages, group_messages, partition_messages
 from wire.frames.primitives import string
 from wire.frames.request_header import RequestHeader
 from wire.frames.types import Buffer
@@ -41,10 +41,13 @@ _VERSIONS: dict[str, tuple[int, int]] = {
 MAX_DECODED_REQUEST = 4 * 1024 * 1024
 
 _BY_HAND: fast_messages.Messages = {
+    **alter_isr.MESSAGES,
     **config_messages.MESSAGES,
     **group_messages.MESSAGES,
     **partition_messages.MESSAGES,
 }
+for _api, _version in _BY_HAND:  # also versions that kio has no more
+    _VERSIONS[_api] = (min(_VERSIONS[_api][0], _version), _VERSIONS[_api][1])
 _REQUEST_HEAD = struct.Struct(">hhi")
 _NO_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 

@@ -370,10 +370,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         pause = bool(self._backlog) or not self._may_dispatch or self._reader.error is not None
         if pause != self._reading_paused:
             self._reading_paused = pause
-            if pause:
-                transport.pause_reading()
-            else:
-                transport.resume_reading()
+            (transport.pause_reading if pause else transport.resume_reading)()
 
     # --- ending ---------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ class Stored(NamedTuple):
     version: int
     children: int
     owner: int  # session id of an ephemeral one, else 0
+    created: int  # the transaction that made it (czxid)
 
 
 class ZooKeeperClient(ZooKeeperSession):
@@ -165,4 +166,4 @@ def _stored(result: Any) -> Stored | None:
     if isinstance(result, NoNodeError):
         return None
     data, stat = result
-    return Stored(data or b"", stat.version, stat.numChildren, stat.ephemeralOwner)
+    return Stored(data or b"", stat.version, stat.numChildren, stat.ephemeralOwner, stat.czxid)

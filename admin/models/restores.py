@@ -1,0 +1,73 @@
+"""Restoring a source after a failover: it follows the target, and what it has beyond the failover goes to files."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field, model_validator
+
+from admin.base import TopicName
+from admin.models.common import Model
+
+
+class RestoreRequest(Model):
+    """Either topics or all: an empty list never means everything."""
+
+    topics: list[TopicName] = Field(default=[], max_length=10_000)
+    all: bool = Field(default=False, description="All topics of the link that were failed over.")
+    force: bool = Field(
+        default=False,
+        description="Also where the source has other records below the failover than the target: they are exported, too.",
+    )
+    abandon: bool = Field(
+        default=False,
+        description="End a restore that waits. Refused once the source's brokers have truncated.",
+    )
+
+    @model_validator(mode="after")
+    def _one_of(self) -> RestoreRequest:
+        if bool(self.topics) == self.all:
+            raise ValueError("give either topics or all")
+        if self.force and self.abandon:
+            raise ValueError("abandon needs no force")
+        return self
+
+
+class RestoreState(StrEnum):
+    FAILED_OVER = "FAILED_OVER"
+    RESTORING = "RESTORING"
+    RESTORED = "RESTORED"
+
+
+class RestorePartition(Model):
+    """One partition. Offsets are ends: one more than the last offset below."""
+
+    topic: str
+    partition: int
+    state: RestoreState
+    end: int | None = Field(default=None, description="Where the target took over.")
+    agreed: int | None = Field(
+        default=None,
+        description="Up to where the source has the target's records; null: not known now. Its records from there on are "
+        "exported and truncated.",
+    )
+    source_end: int | None = Field(
+        default=None, description="Where the source's log ends; once RESTORED: ended."
+    )
+    records: int | None = Field(
+        default=None,
+        description="How many records that are, transaction markers not counted; null: not known. Once RESTORED: exported.",
+    )
+    file: str | None = Field(
+        default=None, description="Of the exported batches, at the sidecar; beside it the same as .jsonl."
+    )
+    reason: str | None = None
+
+
+class RestorePlan(Model):
+    """Where a restore stands, or what one would do."""
+
+    link: str
+    partitions: list[RestorePartition]
+    blockers: list[str] = Field(default=[], description="Why a restore would be refused now.")
+    warnings: list[str] = []

@@ -1,0 +1,187 @@
+"""The sidecar as an in-sync follower of a link's source: it follows what names it there, as every broker does.
+
+It follows a mirrored partition as soon as somebody puts it among the replicas (AlterPartitionReassignments), until somebody
+takes it out. A sidecar follows what it leads at the target; no other one does, although several may be among the replicas.
+The part in `fetcher` decides when the source is told; here is who its leaders are, by the source's metadata log,
+and which replicas at the target have to have a record: all that the target's controller does not hold for gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+from fetcher.followed import InSyncState, SourceLeader
+from fetcher.in_sync import InSyncFollower
+from fetcher.link_fetcher import LinkFetcher
+from fetcher.partition_copy import PartitionCopy
+from fetcher.source_ports import FetchLimits
+from linker.membership import TargetCluster
+from wire.client.cluster import Cluster
+from wire.client.connection import Connection
+from wire.errors import LinkerError
+from wire.frames.buffers import FramePool
+from wire.frames.types import Node, TopicPartition
+from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
+from wire.task_group import TaskGroup
+
+_LOOK: Final = 0.005
+_JOINED: Final = 0.5
+
+
+class SourceSync:
+    """Of one link, on this sidecar."""
+
+    def __init__(
+        self,
+        link: str,
+        source: Cluster,
+        target: TargetCluster,
+        fetcher: LinkFetcher,
+        frames: FramePool,
+        joined: Callable[[], TargetCluster | None],
+        limits: FetchLimits,
+    ) -> None:
+        """`joined`: the sidecar's membership of the source; None while it is not registered there."""
+        self._link = link
+        self._source = source
+        self._target = target
+        self._fetcher = fetcher
+        self._frames = frames
+        self._joined = joined
+        self._subscribed: tuple[TargetCluster, Callable[[], None]] | None = None
+        #: Partitions of the source that name us as a replica.
+        self._named: set[TopicPartition] = set()
+        self.follower = InSyncFollower(fetcher, self, client_id=source.client_id, limits=limits)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._fetcher.directory.listeners.append(self._copy_added)
+        try:
+            async with TaskGroup() as group:
+                group.create_task(self.follower.run())
+                while True:
+                    self._subscribe(self._joined())
+                    await asyncio.sleep(_JOINED)
+        finally:
+            self._fetcher.directory.listeners.remove(self._copy_added)
+            self._subscribe(None)
+
+    # --- for a switch
+
+    def begin(self, tps: Collection[TopicPartition]) -> None:
+        """Go on with these after `stop`."""
+        self.follower.begin(tps)
+
+    async def stop(self, tps: Collection[TopicPartition], *, timeout: float) -> Mapping[TopicPartition, int]:
+        """Follow no more, and tell for each partition the end of what was followed, once the replicas at the target have it.
+        Stopped already: the same end. LinkerError if one is not followed now, or they do not have it in time: nothing more
+        is read then until `begin`, and `stop` may be called again."""
+        ends = self.follower.stop(tps)
+        deadline = time.monotonic() + timeout
+        while behind := [tp for tp, end in ends.items() if self.follower.state(tp).told < end]:
+            if time.monotonic() > deadline:
+                tp = behind[0]
+                raise LinkerError(
+                    f"link {self._link}: replicas at the target do not have all of {tp} (up to offset {ends[tp]}) within "
+                    f"{timeout:g} s"
+                )
+            await asyncio.sleep(_LOOK)
+        return ends
+
+    def state(self, tp: TopicPartition) -> InSyncState:
+        return self.follower.state(tp)
+
+    # --- fetcher.in_sync.InSyncPorts
+
+    def leader_of(self, tp: TopicPartition) -> SourceLeader | None:
+        joined = self._joined()
+        if joined is None:
+            return None
+        partition, own = _partition(joined.image, tp), joined.broker_id
+        if partition is None or own not in partition.replicas or partition.leader in (own, -1):
+            return None
+        node = self._source.nodes.get(partition.leader) or joined.cluster.nodes.get(partition.leader)
+        if node is None:
+            return None
+        return SourceLeader(node, partition.leader_epoch, own in partition.isr)
+
+    def led_by_us(self, tp: TopicPartition) -> bool:
+        joined = self._joined()
+        partition = None if joined is None else _partition(joined.image, tp)
+        return joined is not None and partition is not None and partition.leader == joined.broker_id
+
+    def identity(self) -> tuple[int, int] | None:
+        joined = self._joined()
+        if joined is None or joined.registration.broker_epoch < 0:
+            return None
+        return joined.broker_id, joined.registration.broker_epoch
+
+    async def open_connection(self, node: Node) -> Connection:
+        return await self._source.open_connection(node, alloc=self._frames.take)
+
+    def must_hold(self, copy: PartitionCopy) -> Collection[int]:
+        brokers = self._target.image.brokers
+        return [
+            replica
+            for replica in copy.spec.target_replicas
+            if (broker := brokers.get(replica)) is not None
+            and not broker.fenced
+            and not broker.in_controlled_shutdown
+        ]
+
+    def _subscribe(self, joined: TargetCluster | None) -> None:
+        """Hear of what changes at the source."""
+        if self._subscribed is not None and self._subscribed[0] is not joined:
+            self._subscribed[1]()
+            self._subscribed = None
+            self.follower.end(self._named)
+            self._named.clear()
+        if self._subscribed is None and joined is not None:
+            self._subscribed = joined, joined.metadata.subscribe(self._source_changed)
+            self._source_changed(joined.image, frozenset(joined.image.topics_by_id))
+
+    def _source_changed(self, image: ClusterImage, topics: frozenset[bytes]) -> None:
+        if not topics or self._subscribed is None:
+            return
+        own = self._subscribed[0].broker_id
+        found = [image.topics_by_id[topic] for topic in topics if topic in image.topics_by_id]
+        named = {
+            TopicPartition(topic.name, index)
+            for topic in found
+            for index, partition in topic.partitions.items()
+            if own in partition.replicas
+        }
+        touched = {topic.name for topic in found}
+        gone = {
+            tp
+            for tp in self._named
+            if tp not in named and (tp.topic in touched or tp.topic not in image.topics_by_name)
+        }
+        self._named = (self._named - gone) | named
+        self.follower.end(gone)
+        self.follower.follow(tp for tp in named if tp in self._fetcher.partitions)
+        self._learn_leaders(found)
+
+    def _learn_leaders(self, topics: Iterable[TopicImage]) -> None:
+        """Writes that a switch has held would else be sent to who led before, and be refused."""
+        for topic in topics:
+            known = self._source.topics.get(topic.name)
+            if known is None or known.topic_id not in (None, bytes(topic.id)):
+                continue
+            for index, partition in topic.partitions.items():
+                self._source.learn_leader(
+                    TopicPartition(topic.name, index), partition.leader, partition.leader_epoch
+                )
+
+    def _copy_added(self, copy: PartitionCopy) -> None:
+        """A listener of the directory. No link that joins its source has a prefix: the names are the same."""
+        if copy.spec.link == self._link and copy.tp in self._named:
+            self.follower.follow([copy.tp])
+
+
+def _partition(image: ClusterImage, tp: TopicPartition) -> PartitionImage | None:
+    topic = image.topics_by_name.get(tp.topic)
+    return None if topic is None else topic.partitions.get(tp.partition)

@@ -1,0 +1,216 @@
+"""Switching topics between the two clusters of a link, and the sync that a switch needs.
+
+A topic has one mirror: of the link, while the source owns it, or of the link that runs the other way, once it was switched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from admin.models import (
+    Action,
+    ChangeResult,
+    FinishRequest,
+    PromoteJobStatus,
+    PromotePlan,
+    PromoteRequest,
+    SyncRequest,
+)
+from admin.service import IllegalState, MirrorNotFound, PreflightFailed
+from controller.decide.reverse import reverse_of
+from controller.errors import ControllerError, listed
+from controller.phases import ENDED, SWITCHING
+from controller.state import SwitchEnd
+from linker.joined_sources import joins_source
+from linker.links.runtime import LinkRuntime
+from linker.service.promotes import Promotes
+from wire.errors import LinkerError
+
+_FINISH_TIMEOUT = 30.0
+
+
+class Switches(Promotes):
+    async def sync_mirrors(self, link: str, request: SyncRequest, *, dry_run: bool) -> ChangeResult:
+        """Each topic on the link that mirrors it now."""
+        self._require_ready()
+        async with self._changing:
+            runtime = self._runtime(link)
+            chosen = self._by_link(link, request.topics, all_=request.all)
+            if not request.off:
+                self._check_joined(runtime)
+                self._check_whole(chosen)
+            controller = self._sidecar.controller
+            if not request.off and not dry_run:
+                await self._ensure_reverse(link)
+            try:
+                for name, topics in chosen.items():
+                    await controller.set_sync(name, topics, not request.off, dry_run=dry_run)
+            except ControllerError as error:
+                raise IllegalState(str(error)) from error
+        return ChangeResult(
+            dry_run=dry_run,
+            actions=[
+                Action(
+                    action="end sync" if request.off else "sync",
+                    resource=topic,
+                    detail="link brokers leave its replicas"
+                    if request.off
+                    else "link brokers become in-sync replicas: acks=all waits for every replica of the mirror",
+                )
+                for topics in chosen.values()
+                for topic in topics
+            ],
+        )
+
+    async def _ensure_reverse(self, link: str) -> None:
+        """The link that runs the other way is written down, and runs."""
+        if reverse_of(self._image, link) is None:
+            cluster_id = self._sidecar.target.cluster.cluster_id or ""
+            reverse = await self._sidecar.controller.ensure_reverse(link, cluster_id)
+            self._sidecar.joined[link].links.start(reverse)
+
+    async def finish_mirrors(self, link: str, request: FinishRequest, *, dry_run: bool) -> ChangeResult:
+        """Topics that the target owns, and that nobody is about to switch."""
+        self._require_ready()
+        async with self._changing:
+            runtime, reverse = self._runtime(link), self._reverse(link)
+            self._check_joined(runtime)
+            switched = (
+                [] if reverse is None else [one.topic for one in self._image.link_mirrors(reverse.name)]
+            )
+            topics = switched if request.all else list(dict.fromkeys(request.topics))
+            if reverse is None or not topics or set(topics) - set(switched):
+                other = sorted(set(topics) - set(switched))
+                raise IllegalState(
+                    f"{listed(other)}: the target does not own it: there is no switch to finish"
+                    if other
+                    else f"no topic of link {link} was switched"
+                )
+            jobs = [*self._image.running_jobs(link), *self._image.running_jobs(reverse.name)]
+            if busy := sorted(set(topics).intersection(topic for job in jobs for topic in job.topics)):
+                raise IllegalState(f"{listed(busy)}: a switch is under way")
+            if not dry_run:
+                end = SwitchEnd.DELETED if request.delete_source_topics else SwitchEnd.CLOSED
+                try:
+                    await runtime.switch.finish(topics, end, timeout=_FINISH_TIMEOUT)
+                except ControllerError as error:
+                    raise IllegalState(str(error)) from error
+                except (LinkerError, TimeoutError) as error:
+                    raise IllegalState(
+                        f"the switch is not finished yet, or not of all topics: {error}; it is gone on with"
+                    ) from error
+        closed = (
+            "deleted at the source"
+            if request.delete_source_topics
+            else "closed at the source: max.message.bytes=0"
+        )
+        return ChangeResult(
+            dry_run=dry_run,
+            actions=[Action(action="finish", resource=topic, detail=closed) for topic in topics],
+            warnings=["there is no way back: clients that are left at the source get errors from now on"],
+        )
+
+    def _check_whole(self, chosen: Mapping[str, Sequence[str]]) -> None:
+        """A mirror without the first records is no log to switch to: the cluster that is left would drop them, too."""
+        parts = [
+            topic
+            for name, topics in chosen.items()
+            for topic in topics
+            if self._image.mirrors[name, topic].start != "earliest"
+        ]
+        if parts:
+            raise IllegalState(
+                f"{listed(parts)} is not mirrored from its first record on, so it cannot be switched: once the target owns "
+                "it the source would delete what lies before. Delete the mirror and create it from the beginning"
+            )
+
+    def _check_joined(self, runtime: LinkRuntime) -> None:
+        """IllegalState unless link brokers of the link can be replicas at the source, and mirrors take the same names."""
+        link = self._image.links[runtime.name]
+        if not joins_source(link):
+            raise IllegalState(
+                f"link {link.name} has not joined its source: linker link update {link.name} --join-source"
+            )
+        if runtime.read_only is not None:
+            raise IllegalState(f"link {link.name} has {runtime.read_only}: its topics cannot be switched")
+        section = self._sidecar.config.sources.get(link.name)
+        if len(self._image.identities) > 1 and section is not None and section.zookeeper_connect is not None:
+            raise IllegalState(
+                f"the source of link {link.name} is run by ZooKeeper: its topics are switched by one sidecar alone. "
+                "linker sidecar leave makes a fleet one"
+            )
+        if link.name not in self._sidecar.joined:
+            found = self._sidecar.joined.sources.get(link.name)
+            why = "" if found is None or found.reason is None else f": {found.reason}"
+            raise PreflightFailed(f"the sidecar is no broker of the source of link {link.name} yet{why}")
+
+    def _by_link(self, link: str, topics: Sequence[str], *, all_: bool) -> dict[str, list[str]]:
+        """The topics by the link that mirrors them now, in either direction."""
+        reverse = reverse_of(self._image, link)
+        names = [link] if reverse is None else [link, reverse.name]
+        if all_:
+            topics = list(
+                dict.fromkeys(mirror.topic for name in names for mirror in self._image.link_mirrors(name))
+            )
+        found: dict[str, list[str]] = {}
+        for topic in dict.fromkeys(topics):
+            name = next((name for name in names if self._mirrored(name, topic)), None)
+            if name is not None:
+                found.setdefault(name, []).append(topic)
+            elif not all_:
+                raise MirrorNotFound(link, topic, None)
+        return found
+
+    def _mirrored(self, link: str, topic: str) -> bool:
+        """Whether the link copies the topic: neither before its take-over is through, nor after it was handed over."""
+        states = self._image.topic_partitions(link, topic)
+        return bool(states) and any(state.phase not in ENDED | SWITCHING for state in states)
+
+    async def promote(self, link: str, request: PromoteRequest) -> PromoteJobStatus:
+        """Of topics that are in sync it is a switch: the source cannot be written to past the fence, and there is a way
+        back."""
+        topics = self._promote_topics(link, request)
+        synced = [topic for topic in topics if self._image.mirrors[link, topic].sync]
+        if not synced:
+            return await super().promote(link, request)
+        if len(synced) < len(topics):
+            raise IllegalState(
+                f"{listed(synced)} is in sync, which makes a promote a switch, and the others are not: name them apart, or "
+                f"end the sync (linker mirror sync --off --link {link})"
+            )
+        async with self._changing:
+            self._check_joined(self._runtime(link))
+            return await self._begin_promote(link, request, switch=True)
+
+    async def plan_switch(self, link: str, request: PromoteRequest) -> PromotePlan:
+        name, asked = self._switched_by(link, request)
+        plan = await self.plan_promote(name, asked)
+        return plan.model_copy(update={"blockers": [*self._not_in_sync(name, asked.topics), *plan.blockers]})
+
+    async def switch_mirrors(self, link: str, request: PromoteRequest) -> PromoteJobStatus:
+        async with self._changing:
+            name, asked = self._switched_by(link, request)
+            if blockers := self._not_in_sync(name, asked.topics):
+                raise IllegalState("; ".join(blockers))
+            return await self._begin_promote(name, asked, switch=True)
+
+    def _switched_by(self, link: str, request: PromoteRequest) -> tuple[str, PromoteRequest]:
+        """The link whose mirrors of these topics are promoted, and the request with the topics named."""
+        self._check_joined(self._runtime(link))
+        found = self._by_link(link, request.topics, all_=request.all)
+        if not found:
+            raise IllegalState(f"link {link} has nothing to switch")
+        if len(found) > 1:
+            forward, back = (listed(topics) for topics in found.values())
+            raise IllegalState(
+                f"the source owns {forward} and the target {back}: name those that are to be switched together"
+            )
+        name, topics = next(iter(found.items()))
+        return name, request.model_copy(update={"topics": topics, "all": False})
+
+    def _not_in_sync(self, link: str, topics: Sequence[str]) -> list[str]:
+        return [
+            f"topic {topic} is not in sync: linker mirror sync {topic} --link {self._image.links[link].at or link}"
+            for topic in topics
+            if not self._image.mirrors[link, topic].sync
+        ]
