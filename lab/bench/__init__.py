@@ -46,6 +46,8 @@
 - `stage`: the stage of a case: a filled source cluster, a target cluster beside it, and the sidecar between them
 - `stalls`: memory where nothing moves: a source that stalls in the middle of a copy, and thousands of clients that
   only hold a connection
+- `switch`: how long a producer waits when the owner of its topics is switched, there and back, at either cluster's
+  bootstrap
 - `turns`: rounds of the sides that are compared, in turn
 - `validate`: validation by Spark: batches beside records, beside Kafka's own consumer, and how its cost grows with
   the bytes

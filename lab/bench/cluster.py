@@ -140,17 +140,23 @@ class BenchCluster(KafkaCluster):
             if deleted.error_code not in (0, UNKNOWN_TOPIC_OR_PARTITION):
                 raise BrokerError(int(deleted.error_code), message=f"deleting {topic}")
 
-    async def wait_reassigned(self) -> None:
-        """Until no reassignment is under way: undoing one that still runs leaves the replicas where they are."""
+    async def wait_reassigned(self, topic: str | None = None) -> None:
+        """Until no reassignment (of this topic) is under way: undoing one that runs leaves the replicas where they are.
+
+        A mirror has one for as long as the link leads it, so a cluster with mirrors is asked about a topic.
+        """
         deadline = time.monotonic() + GONE_TIMEOUT
         while True:
             response = await self.call(
                 "list_partition_reassignments", {"timeout_ms": int(CALL_TIMEOUT * 1000), "topics": None}
             )
-            if not response.topics:
+            left = [one.name for one in response.topics if topic in (None, one.name)]
+            if not left:
                 return
             if time.monotonic() > deadline:
-                raise BenchError(f"a reassignment is still under way after {GONE_TIMEOUT:.0f} s")
+                raise BenchError(
+                    f"reassignments still under way after {GONE_TIMEOUT:.0f} s: {', '.join(left[:10])}"
+                )
             await asyncio.sleep(POLL)
 
     async def reassign(self, topic: str, partitions: int, replicas: Sequence[int]) -> None:

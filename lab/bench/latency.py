@@ -36,8 +36,9 @@ CLIENT_LOG = logging.getLogger("bench.clients")
 class Sender:
     """One librdkafka producer with a thread that takes its reports as they come."""
 
-    def __init__(self, side: str, bootstrap: str) -> None:
+    def __init__(self, side: str, bootstrap: str, topic: str = TOPIC) -> None:
         self.side = side
+        self.topic = topic
         self.acked: list[tuple[int, int, int]] = []  # (partition, offset, number)
         self.errors: list[str] = []
         self._latencies: list[float] = []
@@ -79,7 +80,7 @@ class Sender:
                 self._number += 1
                 value = f"{self.side} {number} ".encode().ljust(VALUE_BYTES, b".")
                 self._producer.produce(
-                    TOPIC,
+                    self.topic,
                     value,
                     partition=number % PARTITIONS,
                     on_delivery=partial(self._delivered, number),

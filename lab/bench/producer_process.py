@@ -41,12 +41,23 @@ class ProducerFailed(LinkerError):
 class ProducerProcess(ChildProcess):
     """One producer; its history is there once it has stopped."""
 
-    def __init__(self, library: str, topic: str, partitions: int, rate: float, directory: Path) -> None:
+    def __init__(
+        self,
+        library: str,
+        topic: str,
+        partitions: int,
+        rate: float,
+        directory: Path,
+        *,
+        name: str | None = None,
+    ) -> None:
+        """`name`: where a topic has several producers of the library."""
+        name = name or library
         directory.mkdir(parents=True, exist_ok=True)
-        super().__init__(f"producer {library}", directory / f"{library}.log")
-        self._arguments = [library, library, topic, str(partitions), str(rate)]
+        super().__init__(f"producer {name}", directory / f"{name}.log")
+        self._arguments = [library, name, topic, str(partitions), str(rate)]
         self._directory = directory
-        self._file = directory / f"{library}-{topic}.history"
+        self._file = directory / f"{name}-{topic}.history"
 
     async def start(self, bootstrap: str) -> None:
         """Returns when it writes."""

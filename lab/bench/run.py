@@ -36,6 +36,7 @@ from lab.bench import (
     report,
     soak,
     stalls,
+    switch,
     validate,
 )
 from lab.bench.results import CaseResult
@@ -62,6 +63,8 @@ CASES: dict[str, Case] = {
     "latency": latency.run,
     "promote": promote.run,
     "promote_many": promote.run_many,
+    "switch": switch.run,
+    "sync_latency": switch.run_sync,
     "validate": validate.run,
     "soak": soak.run,
 }
@@ -108,6 +111,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; the exit code."""
     options = _options(arguments)
     settings = QUICK if options.quick else FULL
+    if options.partitions is not None:
+        settings = replace(settings, promoted=tuple(options.partitions))
+    if options.rounds is not None:
+        settings = replace(settings, rounds=options.rounds, promotes=options.rounds)
     if options.soak_minutes is not None:
         settings = replace(settings, soak_seconds=60.0 * options.soak_minutes)
     out: Path = options.out.absolute()  # processes run in directories of their own
@@ -156,12 +163,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report.write(document, out / "report.json")
     (out / "report.html").write_text(page.page(document, cases))
     report.show(cases, console, quick=options.quick)
-    for line in regressions:
-        console.print(f"regression: {line}", soft_wrap=True, highlight=False)
     console.print(
         f"report: {out / 'report.json'}, page: {out / 'report.html'}", soft_wrap=True, highlight=False
     )
     if document["failures"]:
+        for line in document["failures"]:
+            console.print(f"wrong: {line}", soft_wrap=True, highlight=False)
         return 1
     return 0 if options.quick or document["all_goals_met"] else 1
 
@@ -173,6 +180,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="little data, one round, nothing judged")
     parser.add_argument("--case", action="append", choices=list(CASES), help="only this one; may be repeated")
+    parser.add_argument(
+        "--partitions",
+        type=lambda text: [int(one) for one in text.split(",")],
+        help="of the topics that are promoted or switched: 1,100",
+    )
+    parser.add_argument("--rounds", type=int, help="of latencies, promotes and switches")
     parser.add_argument("--soak-minutes", type=float, help="how long the case soak lasts")
     return parser.parse_args(arguments)
 

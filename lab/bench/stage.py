@@ -17,13 +17,23 @@ from types import TracebackType
 from typing import Any, Self
 
 from admin.client import AdminError
-from admin.models import CreateLinkRequest, CreateMirrorsRequest, MirrorState, Status, UpdateLinkRequest
+from admin.models import (
+    CreateLinkRequest,
+    CreateMirrorsRequest,
+    LinkOptions,
+    MirrorState,
+    Status,
+    SyncRequest,
+    SyncState,
+    UpdateLinkRequest,
+)
 from lab.bench.cluster import CALL_TIMEOUT, POLL, BenchCluster, BenchError, discard_data
 from lab.bench.load import build_batch, fill
 from lab.clusters.sidecar_process import SidecarProcess, SidecarSpec
 
 LINK = "bench"
 ACTIVE_TIMEOUT = 60.0
+SYNC_TIMEOUT = 180.0
 SOURCE_BROKERS = 4  # so that Kafka's own replication can make three copies too
 MEMORY_BUDGET = 128 << 20  # the sidecar's default `memory.bytes`
 
@@ -38,9 +48,10 @@ class Source:
         name: str = "source",
         brokers: int = SOURCE_BROKERS,
         quick_start: bool = False,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         self.quick_start = quick_start
-        self.cluster = BenchCluster(name, brokers, directory, quick_start=quick_start)
+        self.cluster = BenchCluster(name, brokers, directory, quick_start=quick_start, properties=properties)
         self.directory = directory
         self._filled: dict[str, int] = {}
 
@@ -86,8 +97,12 @@ class Stage:
         self.sidecar = sidecar
 
     async def create_link(self) -> None:
-        properties = {"bootstrap.servers": self.source.bootstrap}
-        await self._ask(lambda admin: admin.create_link(CreateLinkRequest(name=LINK, properties=properties)))
+        request = CreateLinkRequest(
+            name=LINK,
+            properties={"bootstrap.servers": self.source.bootstrap},
+            options=LinkOptions(join_source=bool(self.sidecar.spec.sources)),
+        )
+        await self._ask(lambda admin: admin.create_link(request))
 
     async def update_link(self, request: UpdateLinkRequest) -> None:
         await self._ask(lambda admin: admin.update_link(LINK, request))
@@ -107,6 +122,25 @@ class Stage:
                 # The link is new, and on a busy machine it has not reached the source yet.
                 if "not reached yet" not in str(error) or time.monotonic() > deadline:
                     raise
+            await asyncio.sleep(5 * POLL)
+
+    async def sync(self, topic: str) -> None:
+        """Until link brokers are in the ISR of all its partitions in the cluster that is mirrored."""
+        deadline = time.monotonic() + SYNC_TIMEOUT
+        asked = False
+        while True:
+            try:
+                if not asked:
+                    await self._ask(lambda admin: admin.sync_mirrors(LINK, SyncRequest(topics=[topic])))
+                asked = True
+                mirror = await self._ask(lambda admin: admin.describe_mirror(LINK, topic))
+                if mirror.sync is SyncState.IN_SYNC:
+                    return
+            except BenchError:  # the sidecar is yet to be a broker of the source
+                if asked or time.monotonic() > deadline:
+                    raise
+            if time.monotonic() > deadline:
+                raise BenchError(f"{topic} is not in sync after {SYNC_TIMEOUT:.0f} s")
             await asyncio.sleep(5 * POLL)
 
     async def delete_mirror(self, topic: str) -> None:
@@ -196,13 +230,21 @@ def require_disk(directory: Path, size: float, what: str) -> None:
 
 @asynccontextmanager
 async def stage(
-    source: Source, name: str, target_brokers: int, properties: Mapping[str, str] | None = None
+    source: Source,
+    name: str,
+    target_brokers: int,
+    properties: Mapping[str, str] | None = None,
+    *,
+    joined: int | None = None,
 ) -> AsyncIterator[Stage]:
-    """A running stage, gone with the block as its target is. `properties`: further ones of the target's brokers."""
+    """A running stage, gone with the block as its target is. `properties`: further ones of the target's brokers.
+    `joined`: the sidecar's broker id in the source, if it is to be one."""
     async with AsyncExitStack() as stack:
         target = await stack.enter_async_context(target_cluster(source, name, target_brokers, properties))
+        sources = {} if joined is None else {LINK: {"broker.id": joined}}
         sidecar = SidecarProcess(
-            SidecarSpec(target_bootstrap=target.bootstrap), source.directory / f"sidecar-{name}"
+            SidecarSpec(target_bootstrap=target.bootstrap, sources=sources),
+            source.directory / f"sidecar-{name}",
         )
         stack.push_async_callback(sidecar.close)
         await sidecar.start()

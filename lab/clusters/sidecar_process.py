@@ -67,6 +67,8 @@ class SidecarSpec:
     )  # name -> protocol
     sidecar: Mapping[str, Any] = field(default_factory=dict)  # further keys of each section
     target: Mapping[str, Any] = field(default_factory=dict)
+    # By link; the listener, whose name is `protocol`, is at `address("source LINK")`, unless the section has others.
+    sources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     store: Mapping[str, Any] = field(default_factory=dict)
     fleet: Mapping[str, Any] = field(default_factory=dict)
     # A test that promotes often does not start Spark each time; one that wants the proof says so itself.
@@ -91,7 +93,7 @@ class SidecarProcess(ChildProcess):
         self._python = list(python)
         self._ports: dict[str, PortReservation] = {}
         try:
-            for listener in ("admin", *spec.listeners):
+            for listener in ("admin", *spec.listeners, *(f"source {link}" for link in spec.sources)):
                 self._ports[listener] = PortReservation()
         except OSError:
             self.release_ports()
@@ -135,6 +137,7 @@ class SidecarProcess(ChildProcess):
                 **spec.sidecar,
             },
             "target": {"bootstrap.servers": spec.target_bootstrap, **spec.target},
+            **({"sources": self._sources()} if spec.sources else {}),
             **({"store": dict(spec.store)} if spec.store else {}),
             **({"fleet": dict(spec.fleet)} if spec.fleet else {}),
             **({"validation": dict(spec.validation)} if spec.validation else {}),
@@ -142,6 +145,15 @@ class SidecarProcess(ChildProcess):
         }
         self.directory.mkdir(parents=True, exist_ok=True)
         self.config_file.write_text(yaml.safe_dump(config, sort_keys=False))
+
+    def _sources(self) -> dict[str, dict[str, Any]]:
+        return {
+            link: {
+                "listeners": [f"{section.get('protocol', 'PLAINTEXT')}://{self.address(f'source {link}')}"],
+                **{key: one for key, one in section.items() if key != "protocol"},
+            }
+            for link, section in self.spec.sources.items()
+        }
 
     def _advertised(self) -> dict[str, list[str]]:
         told = self.spec.advertised

@@ -40,7 +40,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("build/demo"), help="where report and logs go")
     parser.add_argument("--source-version", default=DEFAULT_VERSION, help="Kafka of the source")
     parser.add_argument("--target-version", default=DEFAULT_VERSION, help="Kafka of the target")
-    parser.add_argument("--seconds", type=float, default=5.0, help="how long clients run between two steps")
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long clients run between two steps")
     parser.add_argument("--rate", type=float, default=1.0, help="times the usual 700 records per second")
     parser.add_argument("--keep", action="store_true", help="keep the clusters' data")
     chosen = parser.parse_args(arguments)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lab.demo.group_moves import GroupMoves
+from lab.demo.switch_report import Unrestarted
 from lab.workload.checker import MAX_EVIDENCE, Verdict
 from lab.workload.log_compare import Comparison, ReplicaComparison
 
@@ -21,6 +22,8 @@ COMPACTED_NOTE = (
     "so the records that both clusters still hold and the last value of every key have to be equal"
 )
 
+NOT_SWITCHED: Mapping[str, Any] = {"switches": [], "unrestarted": None, "source_bytes_identical_after": None}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:
@@ -28,6 +31,7 @@ class DemoResult:
 
     verdict: Verdict
     groups: GroupMoves
+    unrestarted: Unrestarted | None  # None: the source cannot be joined, so nothing was switched
     comparisons: Sequence[ReplicaComparison]
     followers: Sequence[ReplicaComparison]  # target replicas against their new leader, after the promote
     leaders: Mapping[int, int]  # target broker -> partitions that it leads
@@ -52,6 +56,7 @@ class DemoResult:
         for rule, evidence in self.verdict.violations.items():
             lines.append(f"{rule}: {len(evidence)}, first {evidence[0]}")
         lines += self.groups.problems
+        lines += self.unrestarted.problems if self.unrestarted is not None else []
         if self.verdict.acked == 0:
             lines.append("no record was acknowledged at all")
         if self.verdict.unknown:
@@ -106,6 +111,7 @@ class DemoResult:
             "promote_pauses_ms": dict(verdict.pauses_ms),
             "usual_gap_ms": verdict.usual_gap_ms,
             **self.groups.as_json(),
+            **(self.unrestarted.as_json() if self.unrestarted is not None else NOT_SWITCHED),
             "replicas_compared": len(self.comparisons),
             "batches_compared": sum(one.batches for one in self.comparisons),
             "bytes_compared": sum(one.compared_bytes for one in compared),
@@ -183,6 +189,8 @@ def show_report(result: DemoResult, console: Console, path: Path) -> None:
     pause = report["promote_pause_ms"]
     usual = report["usual_gap_ms"]
     row("pause at promote", f"{pause:.0f} ms" if pause is not None else "?", None, f"else {usual} ms (p99.9)")
+    if report["unrestarted"] is not None:
+        _show_switches(report, row)
     leaders = ", ".join(f"{broker}: {count}" for broker, count in report["leaders"].items())
     row("partitions led, by broker", leaders, None)
     console.print(table)
@@ -191,3 +199,31 @@ def show_report(result: DemoResult, console: Console, path: Path) -> None:
     if report.get("evidence"):
         console.print(Text(f"evidence: {report['evidence']}"), soft_wrap=True)
     console.print(Text(f"report: {path}"), soft_wrap=True)
+
+
+def _show_switches(report: Mapping[str, Any], row: Callable[[str, object, bool | None, str], None]) -> None:
+    told = report["unrestarted"]
+    row(
+        "clients never restarted: acknowledged",
+        told["acked"],
+        told["acked"] > 0,
+        "at the source all the time",
+    )
+    wrong = {name: count for name, count in told.items() if name != "acked" and count}
+    rules = ", ".join(name.replace("_", " ") for name in told if name != "acked")
+    row(
+        "of these",
+        ", ".join(f"{name} {n}" for name, n in wrong.items()) or "0",
+        not wrong,
+        f"any of: {rules}",
+    )
+    for one in report["switches"]:
+        pause = one["pause_ms"]
+        row(
+            f"pause at the switch {one['direction']}",
+            f"{pause:.0f} ms" if pause is not None else "?",
+            None,
+            "",
+        )
+    same = report["source_bytes_identical_after"]
+    row("source's bytes = target's, after it", "yes" if same else "NO", same, "all replicas")

@@ -23,7 +23,8 @@ from lab.clusters.sidecar_process import SidecarProcess, SidecarSpec
 from lab.demo.group_moves import judge_groups
 from lab.demo.progress import Progress
 from lab.demo.report import DemoResult
-from lab.demo.waits import DemoError, caught_up, held, rebalanced
+from lab.demo.switching import RETURNS, SOURCE_BROKER_ID, Switching, can_join
+from lab.demo.waits import DemoError, caught_up, ended, held, rebalanced
 from lab.workload.checker import check
 from lab.workload.history import History
 from lab.workload.inspection import (
@@ -67,7 +68,7 @@ class DemoOptions:
     out: Path
     source_version: str = DEFAULT_VERSION
     target_version: str = DEFAULT_VERSION
-    seconds: float = 5.0  # how long clients run undisturbed between two steps
+    seconds: float = 2.0  # how long clients run undisturbed between two steps
     rate: float = 1.0
 
 
@@ -79,6 +80,13 @@ class Demo:
         self.history = History()
         self.progress = Progress(console, self._ticker)
         self.topics: Sequence[SourceTopic] = TOPICS
+        # A source that cannot be joined is left for good.
+        self.switching = (
+            Switching(LINK, self.history, options.rate) if can_join(options.source_version) else None
+        )
+        self.live_topics: Sequence[SourceTopic] = LIVE_TOPICS
+        if self.switching is not None:
+            self.topics, self.live_topics = (*TOPICS, RETURNS), (*LIVE_TOPICS, RETURNS)
         self.producers: list[LiveProducer] = []
         self.consumers: list[LiveConsumer] = []
         self._acked_before = (0, time.monotonic())
@@ -97,23 +105,22 @@ class Demo:
             with phase("start_clusters", "source and target cluster start") as now:
                 source, target = await self._start_clusters(stack)
                 now.detail = f"source {source.bootstrap}, target {target.bootstrap}"
+            sidecar = self._sidecar(target)
+            stack.push_async_callback(sidecar.close)
+            started = asyncio.create_task(sidecar.start())  # it does not need the source yet
+            stack.push_async_callback(ended, started)
             with phase("fill", "topics at the source are filled") as now:
                 now.detail = await self._fill(source)
             stack.push_async_callback(self._abandon_clients)
             with phase("start_clients", "producers and consumers start at the source") as now:
                 await self._start_clients(source)
-                now.detail = ", ".join(client.name for client in self._clients)
+                now.detail = ", ".join(client.name for client in self._first)
             with phase("start_sidecar", "sidecar joins the target cluster") as now:
-                sidecar = SidecarProcess(
-                    SidecarSpec(
-                        target_bootstrap=target.bootstrap, broker_id=SIDECAR_ID, validation=VALIDATION
-                    ),
-                    options.out / "sidecar",
-                )
-                await stack.enter_async_context(sidecar)
+                await started
                 now.detail = f"broker {SIDECAR_ID} at {sidecar.address()}"
             with phase("link", "linker link create"):
-                await sidecar.linker("link", "create", LINK, "--bootstrap-servers", source.bootstrap)
+                joins = ["--join-source"] if self.switching is not None else []
+                await sidecar.linker("link", "create", LINK, "--bootstrap-servers", source.bootstrap, *joins)
             with phase("mirror", "linker mirror create"):
                 names = [topic.name for topic in self.topics]
                 await sidecar.linker("mirror", "create", *names, "--link", LINK, "--replication-factor", "3")
@@ -126,20 +133,20 @@ class Demo:
                 now.detail = "only bootstrap.servers changed"
             with phase("hold_groups", "the target holds the consumers' groups back") as now:
                 now.detail = await held(sidecar, LINK, {consumer.group for consumer in self.consumers})
-            with phase(
-                "move_consumers", "linker group promote --all, while consumers move one by one"
-            ) as now:
+            with phase("move_consumers", "linker group promote, while consumers move one by one") as now:
                 groups = await self._move_groups(sidecar, target)
                 now.detail = "each group went on where it stopped"
             with phase("forwarding", "writes at the target go to the source's log"):
                 await asyncio.sleep(options.seconds)
             with phase("validate", "linker validate: Spark compares all replicas") as now:
                 now.detail = await self._validate(sidecar)
-            with phase("promote", "linker mirror promote --all") as now:
+            with phase("promote", "linker mirror promote") as now:
                 window = await self._promote(sidecar)
                 now.detail = ", ".join(f"{name} {ms} ms" for name, ms in self._more["promote_ms"].items())
             with phase("prove", "the last validation, with exact ends, and its evidence") as now:
                 now.detail = await self._proved(sidecar)
+            if self.switching is not None:
+                await self.switching.run(self.progress, sidecar, source, target)
             with phase("leave", "linker sidecar leave, and the process ends"):
                 await self._leave(sidecar)
             with phase("alone", "clients go on without the sidecar"):
@@ -152,8 +159,21 @@ class Demo:
         return result
 
     @property
-    def _clients(self) -> list[LiveProducer | LiveConsumer]:
+    def _first(self) -> list[LiveProducer | LiveConsumer]:
         return [*self.producers, *self.consumers]
+
+    @property
+    def _clients(self) -> list[LiveProducer | LiveConsumer]:
+        return [*self._first, *(self.switching.clients if self.switching else ())]
+
+    def _sidecar(self, target: KafkaCluster) -> SidecarProcess:
+        joins = {} if self.switching is None else {LINK: {"broker.id": SOURCE_BROKER_ID}}
+        return SidecarProcess(
+            SidecarSpec(
+                target_bootstrap=target.bootstrap, broker_id=SIDECAR_ID, sources=joins, validation=VALIDATION
+            ),
+            self.options.out / "sidecar",
+        )
 
     async def _start_clusters(self, stack: AsyncExitStack) -> tuple[KafkaCluster, KafkaCluster]:
         options = self.options
@@ -207,14 +227,14 @@ class Demo:
         )
         for topic, (kind, name, per_second) in zip(LIVE_TOPICS, kinds, strict=True):
             self.producers.append(kind(name, topic.name, topic.partitions, per_second * rate, history))
-        names = [topic.name for topic in LIVE_TOPICS]
+        names = [topic.name for topic in self.live_topics]
         self.consumers = [
             kind(f"{kind.library}-{member}", names, history, group=f"readers-{kind.library}")
             for member in (1, 2)
             for kind in (AiokafkaConsumer, LibrdkafkaConsumer)
         ]
         async with TaskGroup() as group:
-            for client in self._clients:
+            for client in self._first:
                 group.create_task(client.start(source.bootstrap))
 
     async def _move_groups(self, sidecar: SidecarProcess, target: KafkaCluster) -> tuple[float, float]:
@@ -224,8 +244,9 @@ class Demo:
         began = self.history.mark("groups move")
         for consumer in first:
             await consumer.move(target.bootstrap, held=True)
+        groups = sorted({consumer.group for consumer in self.consumers})  # the others stay at the source
         promote = asyncio.create_task(
-            sidecar.linker("group", "promote", "--all", "--link", LINK, "--timeout", str(DRAIN_TIMEOUT))
+            sidecar.linker("group", "promote", *groups, "--link", LINK, "--timeout", str(DRAIN_TIMEOUT))
         )
         try:
             await rebalanced(rest, assignments)
@@ -273,7 +294,8 @@ class Demo:
         """Until the target leads. The clients' pauses are looked for from here to there; the last validation comes
         after it, and they do not wait for that."""
         began = self.history.mark("promote begins")
-        begun = await sidecar.linker("mirror", "promote", "--all", "--link", LINK, "--no-wait", "-o", "json")
+        names = [topic.name for topic in TOPICS]
+        begun = await sidecar.linker("mirror", "promote", *names, "--link", LINK, "--no-wait", "-o", "json")
         self._promote_id = str(begun.json()["id"])
         deadline = time.monotonic() + SPARK_TIMEOUT
         with sidecar.client() as client:
@@ -309,7 +331,7 @@ class Demo:
         topics = self.topics
         source_placed = await asyncio.to_thread(placements, source.bootstrap, topics)
         placed = await asyncio.to_thread(placements, target.bootstrap, topics)
-        logs = await asyncio.to_thread(final_logs, target, LIVE_TOPICS, placed)
+        logs = await asyncio.to_thread(final_logs, target, self.live_topics, placed)
         ends = {partition: log.end for partition, log in logs.items()}
         groups = {consumer.name: consumer.group for consumer in self.consumers}
         for group in sorted(set(groups.values())):
@@ -331,6 +353,7 @@ class Demo:
         return DemoResult(
             verdict=verdict,
             groups=moves,
+            unrestarted=None if self.switching is None else self.switching.judged(logs),
             comparisons=compared,
             followers=followers,
             leaders=leaders(placed),

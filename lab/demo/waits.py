@@ -65,6 +65,12 @@ async def held(sidecar: SidecarProcess, link: str, groups: Collection[str]) -> s
             await asyncio.sleep(0.1)
 
 
+async def ended(task: asyncio.Task[None]) -> None:
+    """Give up what still starts."""
+    task.cancel()
+    await asyncio.wait({task})
+
+
 async def rebalanced(members: Sequence[LiveConsumer], before: Sequence[int]) -> None:
     """Until each has partitions anew: one that is stopped in a rebalance may leave without its last commit. `before`: how
     often each had got some."""

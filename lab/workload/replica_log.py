@@ -16,7 +16,6 @@ from wire.frames.batch import BatchHeader, Record, iter_batch_headers, iter_reco
 from wire.frames.types import TopicPartition
 
 CONTROL_ABORT = 0
-CONTROL_COMMIT = 1
 LEADER_EPOCH = slice(12, 16)  # within a batch; the only bytes that a mirror changes
 
 
