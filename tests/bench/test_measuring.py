@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from lab.bench.load import build_batch
 from lab.bench.memory import MemoryWatch, bytes_read
 from lab.bench.results import CaseResult, Goal, median_of, rounded
 from lab.bench.run import main, measure
-from lab.bench.settings import QUICK
+from lab.bench.settings import FULL, QUICK, Settings
 from lab.bench.stage import require_disk
 from lab.clusters.child_process import ChildProcess
 from wire.frames.batch import iter_records, read_batch_header
@@ -178,6 +179,20 @@ def test_exit_code(
     assert json.loads((tmp_path / "report.json").read_text())["failures"] == [
         f"case: {problem}" for problem in problems
     ]
+
+
+def test_a_run_of_some_partition_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Settings] = []
+
+    async def measured(
+        _chosen: object, _directory: object, settings: Settings, _say: object
+    ) -> tuple[list[CaseResult], list[str]]:
+        seen.append(settings)
+        return [], []
+
+    monkeypatch.setattr("lab.bench.run.measure", measured)
+    main(["--out", str(tmp_path), "--case", "switch", "--partitions", "1,100", "--rounds", "2"])
+    assert seen == [replace(FULL, promoted=(1, 100), promotes=2, rounds=2)]
 
 
 async def test_a_case_that_breaks_does_not_take_the_others_with_it(

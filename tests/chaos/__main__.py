@@ -18,14 +18,16 @@ from pathlib import Path
 
 from lab.clusters.kafka_jars import ensure_distribution
 from tests.chaos.fleet import ApiRefused, ApiSilent, Fleet
-from tests.chaos.plan import RunPlan, Store, plan_run
+from tests.chaos.plan import RunPlan, Store
 from tests.chaos.report import line, report, summary
-from tests.chaos.run import Run, RunResult
+from tests.chaos.run import Run, RunResult, link_name
 from tests.chaos.stage import Stage
+from tests.chaos.switch_plan import PROMOTES, SWITCHES, plan_any
+from tests.chaos.switch_run import SwitchRun
 
 FIRST_ID = 900
 FRESH_CLUSTERS_EVERY = 25
-RUN_TIMEOUT = 400.0
+RUN_TIMEOUT = 600.0
 
 
 class Series:
@@ -60,9 +62,9 @@ class Series:
     async def _one(self, number: int, plan: RunPlan) -> RunResult:
         began = time.monotonic()
         stage = await self._stage_for(plan)
-        fleet, kept = await self._fleet_for(stage, plan)
+        fleet, kept = await self._fleet_for(stage, plan, number)
         self._runs_on_stage += 1
-        run = Run(stage, fleet, plan, number, kept=kept)
+        run = (SwitchRun if plan.switches else Run)(stage, fleet, plan, number, kept=kept)
         run.result.timeline["clusters"] = round(time.monotonic() - began, 2)
         try:
             async with asyncio.timeout(RUN_TIMEOUT):
@@ -101,15 +103,16 @@ class Series:
         self._stage = await self._stage_stack.enter_async_context(Stage(directory, zookeeper=zookeeper))
         return self._stage
 
-    async def _fleet_for(self, stage: Stage, plan: RunPlan) -> tuple[Fleet, bool]:
+    async def _fleet_for(self, stage: Stage, plan: RunPlan, number: int) -> tuple[Fleet, bool]:
         if self._fleet is not None and self._fleet.store is plan.store and plan.keep:
             return self._fleet, True
         await self._end_fleet()
         self._fleets += 1
         directory = stage.directory / f"fleet-{self._fleets}"
+        joins = link_name(number) if plan.switches else None
         first_id = FIRST_ID + 3 * self._fleets  # ids are not used twice: the last ones are still registered
         self._fleet = await self._fleet_stack.enter_async_context(
-            Fleet(stage, plan.store, plan.lease, first_id, directory)
+            Fleet(stage, plan.store, plan.lease, first_id, directory, joins)
         )
         return self._fleet, False
 
@@ -142,7 +145,7 @@ class Series:
 
 async def chaos(arguments: argparse.Namespace) -> int:
     stores = [Store(one) for one in arguments.stores.split(",")]
-    plans = [plan_run(seed, stores) for seed in _seeds(arguments)]
+    plans = [plan_any(seed, stores, arguments.only) for seed in _seeds(arguments)]
     if arguments.plan:
         print(json.dumps([asdict(plan) for plan in plans], indent=2))
         return 0
@@ -181,6 +184,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seed", type=int, default=None, help="of the first run; the next ones count up")
     parser.add_argument("--seeds", help="these, separated by commas, instead of --runs and --seed")
+    parser.add_argument("--only", choices=[SWITCHES, PROMOTES], help="runs of this kind; default: both")
     parser.add_argument("--out", default="build/chaos")
     parser.add_argument("--stores", default=",".join(Store), help="kinds of stores to choose from")
     parser.add_argument(

@@ -18,10 +18,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lab.workload.replica_log import CONTROL_COMMIT, ReplicaLog
+from lab.workload.replica_log import ReplicaLog
 from tests.chaos.takeover import TakenOver
 from tests.chaos.transactions import CommittedRead, End, Transaction, parse
 from wire.frames.types import TopicPartition
+
+CONTROL_COMMIT = 1
 
 RULES = (
     "txn_lost",

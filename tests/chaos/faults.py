@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from lab.clusters.child_process import ChildError, ChildProcess
-from lab.clusters.kafka_cluster import KafkaNode
+from lab.clusters.kafka_cluster import KafkaCluster, KafkaNode
 from tests.chaos.fleet import ApiRefused, ApiSilent, Fleet, Member
 from tests.chaos.plan import NET_KINDS, FaultPlan, Kind, Path, Role
 from tests.chaos.proxy import Mode, Proxy, Trouble
@@ -78,6 +78,7 @@ class Striker:
         target = _picked(self.stage.target.brokers, fault.pick)
         source = _picked(self.stage.source.brokers, fault.pick)
         controller = self.stage.target.controllers[0]
+        source_controller = self.stage.source.controllers[0]
         match fault.kind:
             case Kind.KILL_SIDECAR:
                 return sidecar, self._restart_sidecar(member, member.kill, fault.seconds)
@@ -95,6 +96,14 @@ class Striker:
                 return controller.name, _restart(controller, fault.seconds)
             case Kind.PAUSE_TARGET_CONTROLLER:
                 return controller.name, _pause(controller, fault.seconds)
+            case Kind.RESTART_TARGET_BROKER:
+                return target.name, _restart(target, fault.seconds, gently=True)
+            case Kind.KILL_SOURCE_CONTROLLER:
+                return source_controller.name, _restart(source_controller, fault.seconds)
+            case Kind.PAUSE_SOURCE_CONTROLLER:
+                return source_controller.name, _pause(source_controller, fault.seconds)
+            case Kind.PAUSE_SOURCE_BROKER:
+                return source.name, _pause(source, fault.seconds)
             case Kind.KILL_SOURCE_BROKER:
                 return source.name, _restart(source, fault.seconds)
             case Kind.RESTART_SOURCE_BROKER:
@@ -169,10 +178,18 @@ class Striker:
             case Path.CLIENTS:
                 return [(member.client_gate, lambda: {os.getpid()})]
             case Path.FOLLOWERS:
-                return [(member.client_gate, self._target_pids)]
+                return [(member.client_gate, lambda: _pids(self.stage.target))]
+            case Path.SOURCE_CONTROLLER:
+                return [(self.stage.source_controller_gate, member.pids)]
+            case Path.SOURCE_CLIENTS:
+                return [(member.source_gate, lambda: {os.getpid()})]
+            case Path.SOURCE_FOLLOWERS:
+                return [(member.source_gate, lambda: _pids(self.stage.source))]
+        raise AssertionError(path)
 
-    def _target_pids(self) -> set[int]:
-        return {broker.pid for broker in self.stage.target.brokers if broker.pid is not None}
+
+def _pids(cluster: KafkaCluster) -> set[int]:
+    return {broker.pid for broker in cluster.brokers if broker.pid is not None}
 
 
 _locks: WeakKeyDictionary[ChildProcess, asyncio.Lock] = WeakKeyDictionary()

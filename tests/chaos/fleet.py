@@ -18,11 +18,12 @@ from lab.clusters.ports import PortReservation
 from lab.clusters.sidecar_process import SidecarProcess, SidecarSpec
 from tests.chaos.plan import Role, Store
 from tests.chaos.proxy import Proxy
-from tests.chaos.stage import LINK, Stage
+from tests.chaos.stage import LISTENERS, Stage
 from tests.chaos.tap import ProduceTap
 
 SECRET = "chaos between sidecars"
 RESTART_PAUSE = 0.5
+SOURCE_ID = 1000
 MOST_EXITS = 5  # while one waits for it to be ready
 CALL_TIMEOUT = 3.0
 STOP_TIMEOUT = 40.0
@@ -55,9 +56,19 @@ class Member:
     """One sidecar: process, proxies, and the lock of whoever does something to the process."""
 
     def __init__(
-        self, stage: Stage, store: Store, lease: float, broker_id: int, name: str, directory: Path
+        self,
+        stage: Stage,
+        store: Store,
+        lease: float,
+        broker_id: int,
+        name: str,
+        directory: Path,
+        joins: str | None = None,
     ) -> None:
         self.broker_id = broker_id
+        #: In the source: no other broker has it there.
+        self.source_id = SOURCE_ID + broker_id
+        self.source_gate = Proxy(f"sidecar {broker_id} at the source")
         self.tap = ProduceTap(f"link broker {broker_id}")
         self.client_gate = Proxy(f"sidecar {broker_id}", tap=self.tap)
         self.control_gate = Proxy(f"control of {broker_id}")
@@ -66,12 +77,14 @@ class Member:
         self.wanted = False
         self.exits: list[str] = []
         self._control = PortReservation()
+        self._at_source = {name: PortReservation() for name in LISTENERS} if joins else {}
         fleet = {} if store is Store.SQLITE else {"lease.ms": round(lease * 1000)}
         self.process = SidecarProcess(
             SidecarSpec(
                 target_bootstrap=stage.target_link,
                 broker_id=broker_id,
-                listeners={"PLAINTEXT": "PLAINTEXT", LINK: "PLAINTEXT"},
+                listeners=LISTENERS,
+                sources={joins: self._source_section()} if joins else {},
                 sidecar=self._sidecar_section(store),
                 store=self._store_section(store, stage, name),
                 fleet=fleet,
@@ -91,6 +104,17 @@ class Member:
             "control.secret": SECRET,
         }
 
+    def _source_section(self) -> dict[str, Any]:
+        bound = {name: f"127.0.0.1:{one.port}" for name, one in self._at_source.items()}
+        self.source_gate.upstream = _address(bound["PLAINTEXT"])
+        told = {**bound, "PLAINTEXT": self.source_gate.address}
+        return {
+            "broker.id": self.source_id,
+            "listeners": [f"{name}://{address}" for name, address in bound.items()],
+            "advertised.listeners": [f"{name}://{address}" for name, address in told.items()],
+            "listener.security.protocol.map": ",".join(f"{name}:{one}" for name, one in LISTENERS.items()),
+        }
+
     def _store_section(self, store: Store, stage: Stage, name: str) -> dict[str, Any]:
         match store:
             case Store.SQLITE:
@@ -104,7 +128,7 @@ class Member:
 
     @property
     def gates(self) -> list[Proxy]:
-        return [self.client_gate, self.control_gate, self.store_gate]
+        return [self.client_gate, self.control_gate, self.store_gate, self.source_gate]
 
     def pids(self) -> set[int]:
         return set() if self.process.pid is None else {self.process.pid}
@@ -150,18 +174,28 @@ class Member:
         await self.process.close()
         for gate in self.gates:
             await gate.close()
-        self._control.release()
+        for port in (self._control, *self._at_source.values()):
+            port.release()
 
 
 class Fleet:
     """`async with Fleet(...)`: the sidecars launched, not necessarily ready."""
 
-    def __init__(self, stage: Stage, store: Store, lease: float, first_id: int, directory: Path) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        store: Store,
+        lease: float,
+        first_id: int,
+        directory: Path,
+        joins: str | None = None,
+    ) -> None:
+        """`joins`: a link whose source the sidecars join."""
         self.store = store
         self.lease = lease
         self.name = directory.name
         self.members = [
-            Member(stage, store, lease, first_id + n, self.name, directory / f"sidecar-{first_id + n}")
+            Member(stage, store, lease, first_id + n, self.name, directory / f"sidecar-{first_id + n}", joins)
             for n in range(store.sidecars)
         ]
         self._supervisors: list[asyncio.Task[None]] = []

@@ -47,7 +47,11 @@ class Kind(StrEnum):
     PAUSE_TARGET_BROKER = "stop and continue a target broker"
     KILL_TARGET_CONTROLLER = "kill -9 the target's controller"
     PAUSE_TARGET_CONTROLLER = "stop and continue the target's controller"
+    RESTART_TARGET_BROKER = "restart a target broker"
     KILL_SOURCE_BROKER = "kill -9 a source broker"
+    PAUSE_SOURCE_BROKER = "stop and continue a source broker"
+    KILL_SOURCE_CONTROLLER = "kill -9 the source's controller"
+    PAUSE_SOURCE_CONTROLLER = "stop and continue the source's controller"
     RESTART_SOURCE_BROKER = "restart a source broker"
     KILL_ZOOKEEPER = "kill -9 ZooKeeper"
     PAUSE_ZOOKEEPER = "stop and continue ZooKeeper"
@@ -77,6 +81,14 @@ class Path(StrEnum):
     HEAD = "head"
     CLIENTS = "clients"
     FOLLOWERS = "followers"
+    SOURCE_CONTROLLER = (
+        "the source's controller"  # these three: of a sidecar that is a broker of the source, too
+    )
+    SOURCE_CLIENTS = "clients of the source"
+    SOURCE_FOLLOWERS = "followers at the source"
+
+
+SOURCE_PATHS = frozenset({Path.SOURCE_CONTROLLER, Path.SOURCE_CLIENTS, Path.SOURCE_FOLLOWERS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +99,7 @@ class FaultPlan:
     role: Role | None = None
     path: Path | None = None
     phase: str | None = None
-    promote: int = 0  # of which promote the phase is meant
+    promote: int = 0  # of which promote, or switch, the phase is meant
     after: float = 0.0  # seconds after the phase, or after the workload has begun
     seconds: float = 0.0  # until it heals
     pick: float = 0.0  # which of several brokers: a fraction of their number
@@ -131,6 +143,15 @@ class PromotePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchStep:
+    """One switch; it is repeated until the other cluster owns the topics."""
+
+    topics: Sequence[int]  # indices
+    delay: float  # after the workload has begun, or the switch before is over
+    fence_timeout: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
     seed: int
     store: Store
@@ -142,6 +163,8 @@ class RunPlan:
     promotes: Sequence[PromotePlan]
     faults: Sequence[FaultPlan]
     linger: float  # seconds of writing to the owner after the last promote
+    #: Instead of promotes: the topics go to the other cluster, and back. Nobody is moved.
+    switches: Sequence[SwitchStep] = ()
 
 
 def plan_run(seed: int, stores: Sequence[Store] = tuple(Store)) -> RunPlan:
@@ -240,7 +263,7 @@ def _possible(store: Store, source_dies: bool) -> list[Kind]:
         without |= {Kind.KILL_ZOOKEEPER, Kind.PAUSE_ZOOKEEPER}
     if store is Store.SQLITE:
         without |= FLEET_KINDS
-    return [kind for kind in Kind if kind not in without]
+    return [kind for kind in _WEIGHTS if kind not in without]
 
 
 def _fault(rng: random.Random, store: Store, promotes: int, *, source_dies: bool) -> FaultPlan:
@@ -250,11 +273,11 @@ def _fault(rng: random.Random, store: Store, promotes: int, *, source_dies: bool
     return FaultPlan(
         kind=kind,
         role=_role(rng) if kind in SIDECAR_KINDS | NET_KINDS else None,
-        path=rng.choice(_paths(store)) if kind in NET_KINDS else None,
+        path=rng.choice(paths_of(store)) if kind in NET_KINDS else None,
         phase=rng.choice(PHASES) if aimed else None,
         promote=rng.randrange(promotes),
         after=rng.choice([0.0, 0.0, rng.uniform(0.0, 0.1)]) if aimed else rng.uniform(0.0, 3.0),
-        seconds=round(_seconds(rng, kind), 2),
+        seconds=round(seconds_of(rng, kind), 2),
         pick=rng.random(),
     )
 
@@ -263,14 +286,14 @@ def _role(rng: random.Random) -> Role:
     return rng.choices([Role.HEAD, Role.LEADER, Role.OTHER], [40, 35, 25])[0]
 
 
-def _paths(store: Store) -> list[Path]:
+def paths_of(store: Store) -> list[Path]:
     without = {Path.HEAD, Path.STORE} if store is Store.SQLITE else set()
     if store is Store.TOPIC:
         without = {Path.STORE}  # it is the path to the target
-    return [path for path in Path if path not in without]
+    return [path for path in Path if path not in without | SOURCE_PATHS]
 
 
-def _seconds(rng: random.Random, kind: Kind) -> float:
+def seconds_of(rng: random.Random, kind: Kind) -> float:
     match kind:
         case Kind.PAUSE_SIDECAR:
             return rng.choice([rng.uniform(1.0, 2.0), rng.uniform(2.0, 6.0), rng.uniform(2.0, 15.0)])
@@ -284,7 +307,13 @@ def _seconds(rng: random.Random, kind: Kind) -> float:
             return rng.choice([rng.uniform(0.1, 1.0), rng.uniform(1.0, 5.0), rng.uniform(2.0, 12.0)])
         case Kind.NET_SLOW:
             return rng.uniform(1.0, 5.0)
-        case Kind.PAUSE_TARGET_BROKER | Kind.PAUSE_TARGET_CONTROLLER | Kind.PAUSE_ZOOKEEPER:
+        case (
+            Kind.PAUSE_TARGET_BROKER
+            | Kind.PAUSE_TARGET_CONTROLLER
+            | Kind.PAUSE_SOURCE_BROKER
+            | Kind.PAUSE_SOURCE_CONTROLLER
+            | Kind.PAUSE_ZOOKEEPER
+        ):
             return rng.choice([rng.uniform(0.5, 2.0), rng.uniform(2.0, 8.0)])
         case _:
             return rng.choice([0.0, rng.uniform(0.0, 3.0)])

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from tests.chaos.fleet import ApiRefused, Fleet
 from tests.chaos.plan import PHASES
@@ -25,7 +25,9 @@ TAKE_OVER_TIMEOUT_MS = 20_000
 LONG = 600.0  # for calls whose caller has a deadline
 DONE = "PROMOTED"
 FAILED_OVER = "FAILED_OVER"
-ORDER = {phase: index for index, phase in enumerate([*PHASES, DONE])}
+ORDER = {
+    phase: index for index, phase in enumerate(["SYNCING", *PHASES, DONE])
+}  # a switch begins with the first
 
 
 class NotPromoted(Exception):
@@ -115,7 +117,7 @@ class Promoter:
                 await asyncio.sleep(AGAIN)
                 continue
             note.tries += 1
-            job = await self._follow(index, note, job)
+            job = await follow_job(self._fleet, self._board, index, note, job, self._promoted)
             note.phases_ms = dict(job.get("phases_ms", {}))
             if job["phase"] != done:
                 note.last = str(job.get("reason"))
@@ -132,24 +134,6 @@ class Promoter:
                 note.taken |= taken_over(job.get("failover") or [])
         note.seconds = round(time.monotonic() - started, 2)
 
-    async def _follow(self, index: int, note: PromoteLog, job: dict[str, Any]) -> dict[str, Any]:
-        path = f"/v1/promotes/{job['id']}"
-        turn = 0
-        while job["phase"] not in (DONE, FAILED_OVER, "ABANDONED"):
-            self._board.show(index, furthest(job))
-            note.last = f"{job['phase']}: {job.get('reason')}"
-            await asyncio.sleep(LOOK)
-            member = self._fleet.members[turn % len(self._fleet.members)]
-            seen = await self._fleet.once(member, path, LOOK_TIMEOUT)
-            if seen is None:
-                turn += 1  # asleep, away, or not one that knows: the next one
-                continue
-            job = seen
-            for topic in job["topics"]:
-                if topic["phase"] in (DONE, FAILED_OVER):
-                    self._promoted(topic["topic"])
-        return job
-
     async def _states(self, topics: Sequence[str]) -> dict[str, str]:
         mirrors = await self._call("GET", f"/v1/links/{self._link}/mirrors")
         states = {one["topic"]: one["state"] for one in mirrors}
@@ -157,6 +141,37 @@ class Promoter:
 
     async def _call(self, method: str, path: str, body: Any = None) -> Any:
         return await self._fleet.call(method, path, body, timeout=LONG)
+
+
+class _Followed(Protocol):
+    last: str
+
+
+async def follow_job(
+    fleet: Fleet,
+    board: PhaseBoard,
+    index: int,
+    note: _Followed,
+    job: dict[str, Any],
+    promoted: Callable[[str], None] = lambda _topic: None,
+) -> dict[str, Any]:
+    """Until it is over; its phases are shown on the board."""
+    path = f"/v1/promotes/{job['id']}"
+    turn = 0
+    while job["phase"] not in (DONE, FAILED_OVER, "ABANDONED"):
+        board.show(index, furthest(job))
+        note.last = f"{job['phase']}: {job.get('reason')}"
+        await asyncio.sleep(LOOK)
+        member = fleet.members[turn % len(fleet.members)]
+        seen = await fleet.once(member, path, LOOK_TIMEOUT)
+        if seen is None:
+            turn += 1  # asleep, away, or not one that knows: the next one
+            continue
+        job = seen
+        for topic in job["topics"]:
+            if topic["phase"] in (DONE, FAILED_OVER):
+                promoted(topic["topic"])
+    return job
 
 
 def furthest(job: Mapping[str, Any]) -> str | None:

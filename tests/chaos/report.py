@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.chaos.checker import RULES
 from tests.chaos.run import RunResult
+from tests.chaos.switch_run import SWITCH_RULES
 
 CONSUMER = "consumer"
 
@@ -19,11 +20,12 @@ def summary(results: Sequence[RunResult]) -> dict[str, Any]:
         broken.update(result.broken)
     strikes = [strike for result in results for strike in result.strikes]
     promotes = [promote for result in results for promote in result.promotes]
+    switches = [switch for result in results for switch in result.switches]
     return {
         "runs": len(results),
         "ok": bool(results) and all(result.ok for result in results),
         "acked": sum(result.acked for result in results),
-        **{rule: broken[rule] for rule in RULES},
+        **{rule: broken[rule] for rule in (*RULES, *SWITCH_RULES)},
         "stuck": sum(result.stuck is not None for result in results),
         "link_broker_answers": sum(result.link_broker_answers for result in results),
         "unknown": sum(result.unknown for result in results),
@@ -42,6 +44,9 @@ def summary(results: Sequence[RunResult]) -> dict[str, Any]:
         "promotes": len(promotes),
         "promotes_done": sum(promote.seconds is not None for promote in promotes),
         "promotes_abandoned": sum(len(promote.abandoned) for promote in promotes),
+        "switches": len(switches),
+        "switches_done": sum(switch.seconds is not None for switch in switches),
+        "switches_abandoned": sum(len(switch.abandoned) for switch in switches),
         "faults": dict(sorted(Counter(strike.kind for strike in strikes).items())),
         "faults_by_phase": dict(
             sorted(Counter(strike.met or "none under way" for strike in strikes).items())
@@ -69,9 +74,13 @@ def line(result: RunResult, number: int, runs: int) -> str:
     if not result.ok:
         verdict = f"BROKEN {result.broken or ''} {result.stuck or ''} {result.evidence[:2]}"
     strikes = "; ".join(f"{one.fault} ({one.victim}, met {one.met})" for one in result.strikes)
-    tries = sum(promote.tries for promote in result.promotes)
+    kind = "switches" if result.switches else "promotes"
+    notes = [*result.promotes, *result.switches]
+    tries = sum(note.tries for note in notes)
+    gaps = ", ".join(f"{one.longest_gap_ms:.0f}" for one in result.switches if one.longest_gap_ms is not None)
+    paused = f", longest gaps {gaps} ms" if gaps else ""
     fleet = f"{result.plan['store']}{', kept' if result.kept_fleet else ''}"
     return (
         f"run {number}/{runs} seed {result.seed} ({fleet}): {verdict}; {result.acked} acked, "
-        f"{tries} promotes, {result.seconds:.0f} s; {strikes}"
+        f"{tries} {kind} tried for {len(notes)}{paused}, {result.seconds:.0f} s; {strikes}"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -33,13 +33,14 @@ from tests.chaos.fleet import ApiRefused, ApiSilent, Fleet
 from tests.chaos.plan import DeathPlan, FaultPlan, RunPlan
 from tests.chaos.promotes import NotPromoted, PhaseBoard, PromoteLog, Promoter
 from tests.chaos.stage import Stage
+from tests.chaos.switches import SwitchLog
 from tests.chaos.transactions import APPLICATIONS, CommittedReader, End, TransactionalApplication
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition, parse_topic_id
 
-READY_TIMEOUT = 60.0
-ACTIVE_TIMEOUT = 60.0
-SETTLE_TIMEOUT = 75.0  # for promotes, from the moment when the last fault is healed
+READY_TIMEOUT = 90.0
+ACTIVE_TIMEOUT = 90.0
+SETTLE_TIMEOUT = 150.0  # for promotes, from the moment when the last fault is healed
 DRAIN_TIMEOUT = 40.0
 WRITES_AGAIN_TIMEOUT = 30.0  # after a failover
 NODE_START = 90.0
@@ -88,6 +89,7 @@ class RunResult:
     sidecar_exits: list[str] = field(default_factory=list)
     strikes: list[Strike] = field(default_factory=list)
     promotes: list[PromoteLog] = field(default_factory=list)
+    switches: list[SwitchLog] = field(default_factory=list)
     seconds: float = 0.0
     timeline: dict[str, float] = field(default_factory=dict)  # step -> seconds it took
 
@@ -105,9 +107,11 @@ class RunResult:
 class Run:
     """`await Run(...).go()`. Leaves its topics and its link to `clean_up`."""
 
+    link_options: Mapping[str, Any] = {}
+
     def __init__(self, stage: Stage, fleet: Fleet, plan: RunPlan, number: int, *, kept: bool) -> None:
         self.stage, self.fleet, self.plan = stage, fleet, plan
-        self.link = f"chaos-{number}"
+        self.link = link_name(number)
         self.topics = [
             SourceTopic(f"run{number}-{'ab'[index]}", topic.partitions, SourceFiller.history, live=True)
             for index, topic in enumerate(plan.topics)
@@ -115,14 +119,14 @@ class Run:
         self.history = History()
         self.result = RunResult(plan.seed, asdict(plan), kept)
         self._handed_over: dict[str, float] = {}
-        self._board = PhaseBoard(len(plan.promotes))
+        self._board = PhaseBoard(len(plan.promotes) + len(plan.switches))
         self._began = time.monotonic()
         self._producers: list[LiveProducer] = []
         self._movers: dict[int, list[LiveProducer]] = {}  # topic -> producers that begin at the source
         self._transactional: dict[int, list[TransactionalApplication]] = {}  # topic -> likewise
         self._direct: dict[str, float] = {}  # when producers were moved
         self._reader: CommittedReader | None = None
-        self._consumer: LiveConsumer | None = None
+        self._consumers: list[LiveConsumer] = []
         self._ids: dict[bytes, str] = {}  # of the target's topics
         self._exits_before = len(fleet.exits)
 
@@ -148,8 +152,8 @@ class Run:
             await self._mirror()
         with self._timed("clients"):
             await self._start_clients()
-        with self._timed("promote"):
-            await self._promote_under_faults()
+        with self._timed("switch" if self.plan.switches else "promote"):
+            await self._under_faults()
         with self._timed("stop"):
             await asyncio.sleep(self.plan.linger)
             await asyncio.gather(*(self._stop(producer) for producer in self._producers))
@@ -174,9 +178,8 @@ class Run:
         await asyncio.to_thread(filler.create, self.topics, 2)
         await asyncio.to_thread(filler.fill, self.topics)
         properties = {"bootstrap.servers": self.stage.source_link}
-        await self.fleet.call(
-            "POST", "/v1/links", {"name": self.link, "properties": properties}, once_is_enough=True
-        )
+        link = {"name": self.link, "properties": properties, "options": dict(self.link_options)}
+        await self.fleet.call("POST", "/v1/links", link, once_is_enough=True)
         await self.fleet.call(
             "POST",
             f"/v1/links/{self.link}/mirrors",
@@ -220,34 +223,36 @@ class Run:
                 )
                 self._transactional.setdefault(index, []).append(application)
                 starts.append(application.start(self.stage.source.bootstrap))
+        await asyncio.gather(*starts, *self._readers())
+
+    def _readers(self) -> list[Awaitable[None]]:
         partitions = [tp for topic in self.topics for tp in topic.topic_partitions()]
         self._reader = CommittedReader(f"committed-{self.link}", partitions, self.history)
-        starts.append(self._reader.start(self.stage.target.bootstrap))
         names = [topic.name for topic in self.topics]
-        self._consumer = CONSUMERS[self.plan.consumer](f"reader-{self.link}", names, self.history)
-        starts.append(self._consumer.start(self.stage.target.bootstrap))
-        await asyncio.gather(*starts)
+        consumer = CONSUMERS[self.plan.consumer](f"reader-{self.link}", names, self.history)
+        self._consumers.append(consumer)
+        return [one.start(self.stage.target.bootstrap) for one in (self._reader, consumer)]
 
     # --- in between
 
     def _clock(self) -> float:
         return round(time.monotonic() - self._began, 3)
 
-    async def _promote_under_faults(self) -> None:
+    async def _under_faults(self) -> None:
         self._began = time.monotonic()
         striker = Striker(self.stage, self.fleet, await self.fleet.roles(), self._clock)
         self.result.strikes = striker.strikes
         async with _background(self._keep_roles(striker)):
             faults = [asyncio.create_task(self._fault(striker, fault)) for fault in self.plan.faults]
-            promotes = asyncio.create_task(self._promotes(faults))
+            acts = asyncio.create_task(self._act(faults))
             try:
-                await promotes
+                await acts
                 # Phases that never came: the promote is over, and so is the wait for them.
                 await asyncio.gather(*faults)
             finally:
-                for task in (promotes, *faults):
+                for task in (acts, *faults):
                     task.cancel()
-                await asyncio.gather(promotes, *faults, return_exceptions=True)
+                await asyncio.gather(acts, *faults, return_exceptions=True)
         await self.fleet.ready(READY_TIMEOUT)
 
     async def _keep_roles(self, striker: Striker) -> None:
@@ -264,7 +269,8 @@ class Run:
             await asyncio.sleep(fault.after)
         await striker.strike(fault, self._board.now() or met)
 
-    async def _promotes(self, faults: list[asyncio.Task[None]]) -> None:
+    async def _act(self, faults: list[asyncio.Task[None]]) -> None:
+        """The operator's part, while faults strike."""
         names = [topic.name for topic in self.topics]
         promoter = Promoter(self.fleet, self.link, self._board, self._promoted)
         for index, plan in enumerate(self.plan.promotes):
@@ -333,7 +339,7 @@ class Run:
             self.history.error(producer.name, f"after the failover: {error}")
 
     async def _settled(
-        self, work: asyncio.Task[None], faults: list[asyncio.Task[None]], note: PromoteLog
+        self, work: asyncio.Task[None], faults: list[asyncio.Task[None]], note: PromoteLog | SwitchLog
     ) -> None:
         longest = max((fault.seconds for fault in self.plan.faults), default=0.0)
         try:
@@ -341,7 +347,7 @@ class Run:
                 await work
         except TimeoutError:
             under_way = sum(not fault.done() for fault in faults)
-            raise Stuck(f"promote of {note.topics}: {note.last}; {under_way} faults under way") from None
+            raise Stuck(f"{note.topics}: {note.last}; {under_way} faults under way") from None
 
     def _promoted(self, topic: str) -> None:
         self._handed_over.setdefault(topic, self.history.clock())
@@ -350,12 +356,12 @@ class Run:
 
     async def _judge(self) -> None:
         collected = await asyncio.to_thread(Collected, self.stage, self.topics)
-        assert self._consumer is not None
         assert self._reader is not None
+        [consumer] = self._consumers
         # Of what a consumer is given: markers are not, and of aborted records it depends.
         ends = {tp: log.records[-1].offset + 1 for tp, log in collected.owner.items() if log.records}
-        drained = await self._consumer.read_up_to(ends, DRAIN_TIMEOUT)
-        await self._consumer.stop()
+        drained = await consumer.read_up_to(ends, DRAIN_TIMEOUT)
+        await consumer.stop()
         all_ends = {tp: log.end for tp, log in collected.owner_transactions.items()}
         reader_drained = await self._reader.read_up_to(all_ends, DRAIN_TIMEOUT)
         if not reader_drained:
@@ -426,7 +432,7 @@ class Run:
                 await application.abandon()
             except LiveClientError as error:
                 self.result.evidence.append(str(error)[:300])
-        for client in (*self._producers, self._consumer, self._reader):
+        for client in (*self._producers, *self._consumers, self._reader):
             if client is None:
                 continue
             try:
@@ -455,6 +461,10 @@ class Run:
                     future.result(20)
                 except Exception as error:
                     CLIENT_LOG.info("a topic of %s stays: %s", self.link, error)
+
+
+def link_name(number: int) -> str:
+    return f"chaos-{number}"
 
 
 @contextlib.asynccontextmanager

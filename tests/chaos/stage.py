@@ -1,8 +1,8 @@
 """The clusters that many runs share, with a proxy on every way that a sidecar may take into them.
 
 A broker of either cluster has two listeners: PLAINTEXT for applications and other brokers, which is direct, and LINK,
-which is advertised as a proxy's address and is what sidecars are given. The target's controller is known to everybody
-by a proxy's address.
+which is advertised as a proxy's address and is what sidecars are given. The controller of either cluster is known to
+everybody by a proxy's address.
 """
 
 from __future__ import annotations
@@ -46,10 +46,12 @@ class Stage:
         self.source_gates = {n: Proxy(f"source broker {n}") for n in range(1, SOURCE_BROKERS + 1)}
         self.target_gates = {n: Proxy(f"target broker {n}") for n in range(1, TARGET_BROKERS + 1)}
         self.controller_gate = Proxy("target controller")
+        self.source_controller_gate = Proxy("source controller")
         self.source = KafkaCluster(
             KafkaClusterSpec(
                 name="source",
                 brokers=SOURCE_BROKERS,
+                controllers=1,
                 listeners=LISTENERS,
                 properties=PROPERTIES,
                 node_properties=self._source_properties,
@@ -72,19 +74,17 @@ class Stage:
         self._stack = AsyncExitStack()
 
     def _source_properties(self, node_id: int) -> Mapping[str, str]:
-        return {"advertised.listeners": _advertised(self.source.nodes[node_id], self.source_gates[node_id])}
+        node = self.source.nodes[node_id]
+        return _behind_gates(node, self.source_gates.get(node_id), self.source_controller_gate)
 
     def _target_properties(self, node_id: int) -> Mapping[str, str]:
-        voters = {"controller.quorum.voters": f"{FIRST_CONTROLLER_ID}@{self.controller_gate.address}"}
-        gate = self.target_gates.get(node_id)
-        if gate is None:
-            self.controller_gate.upstream = ("127.0.0.1", self.target.nodes[node_id].port(CONTROLLER))
-            return voters
-        return {**voters, "advertised.listeners": _advertised(self.target.nodes[node_id], gate)}
+        node = self.target.nodes[node_id]
+        return _behind_gates(node, self.target_gates.get(node_id), self.controller_gate)
 
     @property
     def gates(self) -> list[Proxy]:
-        return [*self.source_gates.values(), *self.target_gates.values(), self.controller_gate]
+        controllers = [self.controller_gate, self.source_controller_gate]
+        return [*self.source_gates.values(), *self.target_gates.values(), *controllers]
 
     @property
     def source_link(self) -> str:
@@ -138,9 +138,15 @@ class Stage:
         return False
 
 
-def _advertised(node: KafkaNode, gate: Proxy) -> str:
+def _behind_gates(node: KafkaNode, gate: Proxy | None, controller: Proxy) -> Mapping[str, str]:
+    """`gate`: None for the controller itself."""
+    voters = {"controller.quorum.voters": f"{FIRST_CONTROLLER_ID}@{controller.address}"}
+    if gate is None:
+        controller.upstream = ("127.0.0.1", node.port(CONTROLLER))
+        return voters
     gate.upstream = ("127.0.0.1", node.port(LINK))
-    return f"PLAINTEXT://{node.address('PLAINTEXT')},{LINK}://{gate.address}"
+    advertised = f"PLAINTEXT://{node.address('PLAINTEXT')},{LINK}://{gate.address}"
+    return {**voters, "advertised.listeners": advertised}
 
 
 def _all_there(cluster: KafkaCluster) -> bool:

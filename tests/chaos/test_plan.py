@@ -12,15 +12,18 @@ from tests.chaos.plan import (
     PHASES,
     SAME_STORE,
     SESSION,
+    SOURCE_PATHS,
     Kind,
     Path,
     Role,
     Store,
     plan_run,
 )
+from tests.chaos.switch_plan import KINDS, PROMOTES, SWITCH_PHASES, SWITCHES, plan_any, plan_switches
 
 SEEDS = 2000
 MANY = [plan_run(seed) for seed in range(SEEDS)]
+SWITCHED = [plan_switches(seed) for seed in range(SEEDS)]
 
 
 def test_a_seed_is_a_plan() -> None:
@@ -30,13 +33,20 @@ def test_a_seed_is_a_plan() -> None:
 
 def test_every_fault_at_every_phase_comes_up() -> None:
     seen = Counter((fault.kind, fault.phase) for plan in MANY for fault in plan.faults)
-    missing = [(kind, phase) for kind in Kind for phase in (*PHASES, None) if not seen[kind, phase]]
+    switched = Counter((fault.kind, fault.phase) for plan in SWITCHED for fault in plan.faults)
+    kinds = {kind for kind, _ in seen}
+    assert kinds | set(KINDS) == set(Kind)
+    assert not [(kind, phase) for kind in kinds for phase in (*PHASES, None) if not seen[kind, phase]]
+    missing = [(k, phase) for k in KINDS for phase in (*SWITCH_PHASES, None) if not switched[k, phase]]
     assert not missing
 
 
 def test_every_network_path_of_every_sidecar_comes_up() -> None:
     seen = {(fault.path, fault.role) for plan in MANY for fault in plan.faults if fault.kind in NET_KINDS}
-    assert seen >= {(path, role) for path in Path for role in (Role.HEAD, Role.LEADER, Role.OTHER)}
+    paths = set(Path) - SOURCE_PATHS
+    assert seen >= {(path, role) for path in paths for role in (Role.HEAD, Role.LEADER, Role.OTHER)}
+    switched = {fault.path for plan in SWITCHED for fault in plan.faults} - {None}
+    assert switched == set(Path) - {Path.HEAD, Path.STORE}
 
 
 def test_hundred_runs_have_every_store_and_kept_fleets() -> None:
@@ -117,3 +127,26 @@ def test_in_one_run_in_four_the_source_dies_for_good() -> None:
 def test_most_topics_have_an_application_with_transactions() -> None:
     topics = [topic for plan in MANY for topic in plan.topics]
     assert 0.6 < sum(bool(topic.transactional) for topic in topics) / len(topics) < 0.9
+
+
+# --- switches
+
+
+def test_about_every_second_seed_switches_unless_one_kind_is_asked_for() -> None:
+    plans = [plan_any(seed, tuple(Store)) for seed in range(200)]
+    assert 70 < sum(bool(plan.switches) for plan in plans) < 130
+    assert all(bool(plan.switches) != bool(plan.promotes) for plan in plans)
+    assert all(plan_any(seed, tuple(Store), SWITCHES).switches for seed in range(20))
+    assert all(plan_any(seed, tuple(Store), PROMOTES).promotes for seed in range(20))
+
+
+def test_topics_go_there_and_back_under_clients_of_both_clusters() -> None:
+    assert [plan_switches(seed) for seed in range(SEEDS)] == SWITCHED
+    for plan in SWITCHED:
+        assert all(topic.producers and topic.source_producers for topic in plan.topics)
+        times = Counter(index for step in plan.switches for index in step.topics)
+        assert set(times) == set(range(len(plan.topics)))
+        assert set(times.values()) <= {2, 3}
+        assert all(0 <= fault.promote < len(plan.switches) for fault in plan.faults)
+        # A producer of aiokafka waits for a minute.
+        assert sum(fault.seconds for fault in plan.faults) < 50.0

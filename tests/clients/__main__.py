@@ -44,6 +44,7 @@ async def matrix(options: argparse.Namespace) -> int:
     ]
     began = time.monotonic()
     builder = Builder(out / "programs")
+    await builder.build(case.library for case in [*some_producers, *some_groups])
     report: dict[str, Any] = {"kafka": DEFAULT_VERSION, "load_average_before": round(os.getloadavg()[0], 1)}
     try:
         with tempfile.TemporaryDirectory(prefix="linker-clients-") as scratch:

@@ -6,11 +6,12 @@ What a machine cannot build is left out with the reason, which stands in the rep
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lab.clusters import kafka_jars
@@ -19,7 +20,7 @@ from tests.clients.catalog import Library
 PROGRAMS = Path(__file__).with_name("programs")
 JAVA_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 BUILD_TIMEOUT = 300.0
-NPM_TIMEOUT = 900.0  # node-rdkafka compiles librdkafka: 100 s of two cores that have nothing else to do
+NPM_TIMEOUT = 3600.0  # node-rdkafka compiles librdkafka, one file after the other: 100 s of a core of its own
 MINIMUM_NODE = 20
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -42,6 +43,13 @@ class Builder:
     def __init__(self, directory: Path) -> None:
         self._directory = directory.absolute()
         self._building = asyncio.Lock()  # two cases of one library would build it into the same directory
+        self._failed: dict[Library, CannotBuildError] = {}
+
+    async def build(self, libraries: Iterable[Library]) -> None:
+        """Build the programs before brokers and clients compete for the processors; `command` says which failed."""
+        for library in sorted(set(libraries), key=lambda one: one.name):
+            with contextlib.suppress(CannotBuildError):
+                await self.command(library)
 
     async def command(self, library: Library) -> list[str]:
         """The command that starts the library's program.
@@ -50,7 +58,13 @@ class Builder:
             CannotBuildError: Something is missing on this machine.
         """
         async with self._building:
-            return await self._command(library)
+            if library in self._failed:
+                raise self._failed[library]
+            try:
+                return await self._command(library)
+            except CannotBuildError as error:
+                self._failed[library] = error
+                raise
 
     async def _command(self, library: Library) -> list[str]:
         if library.kind == "python":
@@ -111,43 +125,51 @@ class Builder:
         return binary
 
     async def _node(self, library: Library) -> list[str]:
-        """The package of the library's program with what its lock file names, and the lines that all of them share."""
+        """The library's program and the lines that all of them share, in the package that has what its lock file names."""
         node, npm = shutil.which("node"), shutil.which("npm")
         if node is None or npm is None:
             raise CannotBuildError("node or npm was not found: install Node.js")
         version = (await _run([node, "--version"], "node --version")).strip()
         if int(version.removeprefix("v").split(".")[0]) < MINIMUM_NODE:
             raise CannotBuildError(f"Node.js is {version}: install {MINIMUM_NODE} or later")
-        sources = sorted({*(PROGRAMS / library.program).iterdir(), PROGRAMS / "node" / "lines.mjs"})
+        described = [PROGRAMS / library.program / name for name in ("package-lock.json", "package.json")]
         # an addon that was compiled for one Node.js does not load into another
-        package = self._directory / f"{library.name}-{version}-{_hash(sources)}"
-        if not package.exists():
-            scratch = package.with_name(f"{package.name}.new")
-            shutil.rmtree(scratch, ignore_errors=True)
-            scratch.mkdir(parents=True)
-            for source in sources:
-                shutil.copy(source, scratch)
-            command = [
-                npm,
-                "ci",
-                "--prefix",
-                str(scratch),
-                "--ignore-scripts=false",
-                "--no-audit",
-                "--no-fund",
-            ]
-            home = Path(node).resolve().parents[1]
-            if (home / "include" / "node" / "node.h").exists():
-                command.append(f"--nodedir={home}")  # else node-gyp fetches the headers
-            await _run(command, f"npm ci for {library.name}", NPM_TIMEOUT)
-            scratch.replace(package)
-        return [node, str(package / "main.mjs")]
+        package = _cache() / f"{library.name}-{version}-{_hash(described)}"
+        async with kafka_jars._locked(package.with_name(f".{package.name}.lock"), NPM_TIMEOUT):
+            if not package.exists():
+                await _install(node, npm, library, described, package)
+            # below the package, where Node.js looks for what it installed
+            sources = sorted({PROGRAMS / library.program / "main.mjs", PROGRAMS / "node" / "lines.mjs"})
+            program = package / _hash(sources)
+            if not program.exists():
+                scratch = program.with_suffix(".new")
+                scratch.mkdir(exist_ok=True)
+                for source in sources:
+                    shutil.copy(source, scratch)
+                scratch.replace(program)
+        return [node, str(program / "main.mjs")]
+
+
+async def _install(node: str, npm: str, library: Library, described: Sequence[Path], package: Path) -> None:
+    """What the lock file names, compiled where it has to be."""
+    scratch = package.with_name(f"{package.name}.new")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    for file in described:
+        shutil.copy(file, scratch)
+    # node-gyp reads JOBS; librdkafka's part of node-rdkafka breaks with more than one
+    command = ["env", "JOBS=1", npm, "ci", "--prefix", str(scratch)]
+    command += ["--ignore-scripts=false", "--no-audit", "--no-fund"]
+    home = Path(node).resolve().parents[1]
+    if (home / "include" / "node" / "node.h").exists():
+        command.append(f"--nodedir={home}")  # else node-gyp fetches the headers
+    await _run(command, f"npm ci for {library.name}", NPM_TIMEOUT)
+    scratch.replace(package)
 
 
 async def _jars(artifact: str, version: str) -> Path:
     """The jars of a client library, fetched once into the same cache as the brokers'."""
-    home = kafka_jars.default_cache().absolute() / f"{artifact}-{version}"
-    home.parent.mkdir(parents=True, exist_ok=True)
+    home = _cache() / f"{artifact}-{version}"
     async with kafka_jars._locked(home.parent / f".{home.name}.lock"):
         if not (home / "complete").exists():
             maven = shutil.which("mvn")
@@ -164,6 +186,13 @@ async def _jars(artifact: str, version: str) -> Path:
             )
             (home / "complete").touch()
     return home / "libs"
+
+
+def _cache() -> Path:
+    """What is kept for every checkout on this machine."""
+    cache = kafka_jars.default_cache().absolute()
+    cache.mkdir(parents=True, exist_ok=True)
+    return cache
 
 
 async def _run(command: Sequence[str], what: str, timeout: float = BUILD_TIMEOUT) -> str:

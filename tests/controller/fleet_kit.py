@@ -167,8 +167,22 @@ class Ports:
     async def answered(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
         self.done.append("answered")
 
-    def marks(self) -> dict[tuple[str, TopicPartition], object]:
-        return {(copy.link, copy.tp): copy.substance for copy in self.reports}
+    async def stop_following(
+        self, link: str, tps: Collection[TopicPartition], *, timeout: float
+    ) -> dict[TopicPartition, int]:
+        self.done.append("stop_following")
+        if self.failing is not None:
+            raise self.failing
+        return dict.fromkeys(tps, 42)
+
+    def follow_again(self, link: str, tps: Collection[TopicPartition]) -> None:
+        self.done.append("follow_again")
+
+    def marks(self) -> dict[str, dict[TopicPartition, int]]:
+        found: dict[str, dict[TopicPartition, int]] = {}
+        for copy in self.reports:
+            found.setdefault(copy.link, {})[copy.tp] = hash(copy.substance)
+        return found
 
     def copies(self, link: str | None, tps: Collection[TopicPartition]) -> Sequence[CopyReport]:
         return [one for one in self.reports if link is None or (one.link == link and one.tp in tps)]

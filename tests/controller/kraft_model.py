@@ -32,6 +32,7 @@ class Partition:
     leader_epoch: int = 0
     partition_epoch: int = 0
     elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,12 @@ class Topic:
 class Image:
     topics_by_name: Mapping[str, Topic]
     brokers: Mapping[int, Broker]
+    configs: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=dict)
+    offset: int = 0
+
+    @property
+    def topics_by_id(self) -> Mapping[bytes, Topic]:
+        return {topic.id: topic for topic in self.topics_by_name.values()}
 
 
 @dataclass

@@ -23,6 +23,7 @@ from controller.groups import (
     GateStage,
     PendingTransaction,
 )
+from controller.mirror_group import GroupMove, GroupOffset, GroupPolicy, GroupProtocol, MirrorGroup
 from controller.phases import Phase
 from controller.proof import (
     EvidenceStatus,
@@ -36,13 +37,8 @@ from controller.state import (
     Attempt,
     CarriedAcls,
     Grant,
-    GroupMove,
-    GroupOffset,
-    GroupPolicy,
-    GroupProtocol,
     JobStatus,
     Link,
-    MirrorGroup,
     MirrorPartition,
     MirrorTopic,
     ProducerIdFloor,

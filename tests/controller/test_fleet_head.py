@@ -26,6 +26,7 @@ from tests.controller.fleet_kit import (
     with_mirror,
 )
 from tests.controller.virtual_loop import run_virtual
+from wire.frames.types import TopicPartition
 
 LEASE = SETTINGS.lease * DRIFT
 
@@ -470,6 +471,42 @@ def test_what_is_told_does_not_wait_for_the_dead() -> None:
             await head.commands.release(LINK, [TP], 900, timeout=0.3)
             assert (await quick.hear(m.Command)).what == "release"
             assert not [x for x in await silent.heard() if isinstance(x, m.Command) and x.what == "hold"]
+
+    run_virtual(main())
+
+
+def test_where_the_source_ends_is_told_by_the_sidecar_that_is_asked() -> None:
+    async def main() -> None:
+        store = TroubledStore()
+        controller = await with_mirror(store)
+        async with running_head(controller, store) as head:
+            one, other = Caller(head, 900), Caller(head, 901)
+            await one.join()
+            await other.join()
+
+            async def answered(**said: object) -> dict[TopicPartition, int]:
+                asking = asyncio.create_task(head.commands.stop_following(LINK, [TP], 901, timeout=2))
+                order = await other.hear(m.Command)
+                assert order.what == "stop_following"
+                one.say(m.Done(command=order.id, ends=[(TP.topic, TP.partition, 1)])) if not said else None
+                if said:
+                    other.say(m.Done.model_validate({"command": order.id, **said}, strict=False))
+                return await asking
+
+            assert await answered(ends=[(TP.topic, TP.partition, 7)]) == {TP: 7}
+            with pytest.raises(FleetIncomplete, match="sidecar 901: not followed now"):
+                await answered(error="not followed now")
+            with pytest.raises(FleetIncomplete, match="901"):
+                await answered(ends=[])
+            with pytest.raises(
+                FleetIncomplete, match="901"
+            ):  # silent; what another one says is of no account
+                await answered()
+            assert not [x for x in await one.heard() if isinstance(x, m.Command)]
+            head.commands.follow_again(LINK, [TP])
+            for caller in (one, other):
+                assert (await caller.hear(m.Command)).what == "follow_again"
+            assert not head.commands._pending
 
     run_virtual(main())
 

@@ -182,12 +182,13 @@ def test_commands_are_carried_out_and_answered_each_with_its_outcome() -> None:
         await sidecar.welcomed()
         sidecar.ports.drain = 0.2
         for n, what in enumerate(
-            ["fence", "unfence", "hold", "release", "handed_over", "answered", "progress"]
+            ["fence", "unfence", "hold", "release", "handed_over", "answered", "progress", "stop_following"]
         ):
             sidecar.say(command(what, n))
-        answers = {x.command: x for x in [await sidecar.hear(m.Done) for _ in range(7)]}
+        answers = {x.command: x for x in [await sidecar.hear(m.Done) for _ in range(8)]}
         assert all(x.error is None for x in answers.values())
         assert answers[6].data == []
+        assert answers[7].ends == [("t", 0, 42)]
         assert [x for x in sidecar.ports.done if x != "renewed"] == [
             "fence",
             "unfence",
@@ -195,6 +196,7 @@ def test_commands_are_carried_out_and_answered_each_with_its_outcome() -> None:
             "release",
             "handed_over",
             "answered",
+            "stop_following",
             "drained",
             "drained",
         ]

@@ -11,17 +11,9 @@ import pytest
 
 from controller.decide.validations import watermark
 from controller.groups import GateKind
+from controller.mirror_group import GroupProtocol, MirrorGroup
 from controller.phases import Phase
-from controller.state import (
-    GroupProtocol,
-    JobStatus,
-    MirrorGroup,
-    MirrorTopic,
-    ProducerIdFloor,
-    Record,
-    RemoveGroup,
-    SidecarIdentity,
-)
+from controller.state import JobStatus, MirrorTopic, ProducerIdFloor, Record, RemoveGroup, SidecarIdentity
 from fleet import messages as m
 from fleet.shared_controller import NotTheController, SharedController
 from fleet.stored_controller import StoredController

@@ -26,19 +26,9 @@ from controller.judge.group_offsets import (
     to_commit,
     wanted_offsets,
 )
+from controller.mirror_group import GroupMove, GroupPolicy, GroupProtocol, MirrorGroup
 from controller.phases import Phase
-from controller.state import (
-    GroupMove,
-    GroupPolicy,
-    GroupProtocol,
-    Link,
-    MirrorGroup,
-    MirrorPartition,
-    MirrorTopic,
-    Record,
-    RemoveGroup,
-    RemoveLink,
-)
+from controller.state import Link, MirrorPartition, MirrorTopic, Record, RemoveGroup, RemoveLink
 from wire.frames.types import TopicPartition
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

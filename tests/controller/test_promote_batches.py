@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from controller.state import PromoteJob
 from fleet.link_controller import LinkController
 from linker.promote.driver import batches, cut
 from linker.promote.ports import PromoteSettings
@@ -82,11 +83,11 @@ def test_a_breather_that_fails_is_no_reason_to_give_up() -> None:
 
 def test_how_many_at_a_time() -> None:
     settings = PromoteSettings(batch_partitions=3, first_partitions=2, whole_partitions=7)
-    assert settings.at_a_time(4, failover=False) == (3, 2)
-    assert settings.at_a_time(3, failover=False) == (3, 3)
-    assert settings.at_a_time(4, failover=True) == (7, 7)
-    assert replace(settings, fence_source=True).at_a_time(4, failover=False) == (7, 7)
-    assert replace(settings, first_partitions=9).at_a_time(4, failover=False) == (3, 3)
+    assert settings.at_a_time(4, whole=False) == (3, 2)
+    assert settings.at_a_time(3, whole=False) == (3, 3)
+    assert settings.at_a_time(4, whole=True) == (7, 7)
+    assert replace(settings, fence_source=True).at_a_time(4, whole=False) == (7, 7)
+    assert replace(settings, first_partitions=9).at_a_time(4, whole=False) == (3, 3)
 
 
 def test_a_promote_of_many_begins_with_few_partitions() -> None:
@@ -94,7 +95,12 @@ def test_a_promote_of_many_begins_with_few_partitions() -> None:
     parts = cut(tps, PromoteSettings())
     assert [len(batch) for batch in parts] == [4, 8, 16, 32, 32, 8]
     assert [tp for batch in parts for tp in batch] == tps
-    assert [len(batch) for batch in cut(tps, PromoteSettings(), failover=True)] == [100]
+    job = PromoteJob(id=1, link="l", partitions=tuple(tps), failover=True)
+    assert [len(batch) for batch in cut(tps, PromoteSettings(), job)] == [100]
+    # A topic is taken over at its source as a whole.
+    many = [TopicPartition(topic, index) for topic in "ab" for index in range(300)]
+    switch = PromoteJob(id=1, link="l", partitions=tuple(many), switch=True)
+    assert [len(batch) for batch in cut(many, PromoteSettings(), switch)] == [300, 300]
     assert [len(batch) for batch in cut(tps[:32], PromoteSettings())] == [32]
     small = [TopicPartition(topic, index) for topic in "abcdefg" for index in range(3)]
     assert [len(batch) for batch in batches(small, 32, 4)] == [3, 6, 12]

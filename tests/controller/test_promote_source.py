@@ -6,10 +6,16 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from controller.errors import PromoteAbandoned
 from controller.judge.alignment import SourceEnd
 from controller.phases import Phase
 from controller.state import PromoteJob
+from linker.promote.checks import Checks
 from linker.promote.driver import PromoteDriver, PromoteOutcome
 from linker.promote.ports import PromoteSettings
 from tests.controller.simulation import LINK, World, mirrored, ports_of
@@ -280,3 +286,34 @@ def test_partitions_added_between_two_batches_of_a_topic_are_told_and_stop_nothi
     assert len(outcome.promoted) == 2
     [warning] = job.warnings
     assert "topic t: the source has partitions that were added meanwhile" in warning
+
+
+@pytest.mark.parametrize("switch", [True, False])
+async def test_a_transaction_that_is_open_in_a_log_that_was_taken_over_is_not_waited_for(
+    switch: bool,
+) -> None:
+    """Its end would be a write to that log. One that is open at a source with a leader ends in a moment."""
+
+    class Ends:
+        async def ends(
+            self, tps: Collection[TopicPartition], *, timeout: float
+        ) -> Mapping[TopicPartition, SourceEnd]:
+            return dict.fromkeys(tps, SourceEnd(10, 10, 7))
+
+    async def within(call: Awaitable[Any], timeout: float, what: str) -> Any:
+        return await call
+
+    context: Any = SimpleNamespace(
+        switch=switch,
+        ports=SimpleNamespace(source_ends=Ends()),
+        settings=PromoteSettings(),
+        fence_left=lambda _error=None: 5.0,
+        within=within,
+        tell=lambda: None,
+    )
+    checks = Checks(context)
+    if switch:
+        with pytest.raises(PromoteAbandoned, match="cannot end there now"):
+            await checks._source_rests([TopicPartition("t", 0)])
+    else:
+        assert not await checks._source_rests([TopicPartition("t", 0)])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller import keys
-from controller.decide import mirrors
+from controller.decide import links
 from controller.decide.mirrors import Leadership
 from controller.errors import (
     AlreadyExists,
@@ -28,10 +28,7 @@ from controller.phases import (
     PROMOTING,
     TRANSITIONS,
     Phase,
-    ShownState,
     check_transition,
-    shown_state,
-    worst,
 )
 from controller.state import (
     Attempt,
@@ -89,15 +86,6 @@ def test_illegal_steps_name_both_ends(current: Phase, wanted: Phase) -> None:
         return
     with pytest.raises(IllegalTransition, match=f"{current} and cannot become {wanted}"):
         check_transition("p", current, wanted)
-
-
-def test_the_worst_partition_decides() -> None:
-    assert worst([ShownState.ACTIVE, ShownState.FAILED, ShownState.PROMOTED]) is ShownState.FAILED
-    assert worst([ShownState.PROMOTED, ShownState.PROMOTING]) is ShownState.PROMOTING
-    assert worst([ShownState.PROMOTED] * 2) is ShownState.PROMOTED
-    assert shown_state(Phase.ACTIVE, source_available=False) is ShownState.SOURCE_UNAVAILABLE
-    assert shown_state(Phase.FENCED, source_available=False) is ShownState.PROMOTING
-    assert {shown_state(phase) for phase in Phase} == set(ShownState) - {ShownState.SOURCE_UNAVAILABLE}
 
 
 # Names.
@@ -258,13 +246,15 @@ async def test_promote_jobs() -> None:
 
 async def test_source_epochs_ascend() -> None:
     controller = await controller_with_mirror()
-    await controller.add_source_epoch("l", T0, 0, 0)
-    await controller.add_source_epoch("l", T0, 3, 10)
-    await controller.add_source_epoch("l", T0, 3, 10)
+    for _ in range(2):
+        await controller.set_source_epochs("l", T0, [(0, 0), (3, 10)])
     with pytest.raises(Refused):
-        await controller.add_source_epoch("l", T0, 4, 10)
+        await controller.set_source_epochs("l", T0, [(0, 0), (3, 10), (4, 10)])
     assert controller.image.partitions["l", T0].source_epochs == ((0, 0), (3, 10))
-    await controller.add_source_epoch("l", T0, 2, 20)  # a cluster that lost its metadata
+    with pytest.raises(Refused):
+        await controller.set_source_epochs("l", T0, [(0, 0), (0, 10)])
+    after = [(0, 0), (3, 10), (2, 20)]  # a cluster that lost its metadata
+    await controller.set_source_epochs("l", T0, after)
     assert controller.image.partitions["l", T0].source_epochs == ((0, 0), (3, 10), (2, 20))
     await controller.set_source_epochs("l", T0, [(0, 0)])
     assert controller.image.partitions["l", T0].source_epochs == ((0, 0),)
@@ -389,7 +379,7 @@ async def test_a_damaged_store_is_refused_with_its_path() -> None:
 def test_pure_decisions_leave_the_image_alone() -> None:
     image = ControllerImage()
     link = Link(name="l", source_cluster_id="c", properties={})
-    records = mirrors.create_link(image, link)
+    records = links.create_link(image, link)
     assert records == [link]
     assert not image.links
     image.replay(records)

@@ -206,7 +206,6 @@ def test_segments_do_not_shrink_while_a_topic_is_mirrored() -> None:
 def test_every_config_is_copied_or_skipped_for_a_reason_never_both() -> None:
     assert not topic_configs.COPIED & set(topic_configs.SKIPPED)
     assert set(topic_configs.FOLLOWED) <= topic_configs.COPIED
-    assert topic_configs.unknown_configs(["retention.ms", "x", "remote.storage.enable"]) == ["x"]
 
 
 def test_preflight_of_effective_configs() -> None:

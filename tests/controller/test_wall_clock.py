@@ -24,7 +24,10 @@ ALLOWED = {
     "fetcher/latency.py": {"__init__"},  # the age of records, for people
     "linker/links/heartbeats.py": {"__init__"},  # the time that a heartbeat tells, for people
     "linker/links/times.py": {"moment"},  # a stored time, for people
-    "linker/links/reads.py": {"held_readers"},  # since when a reader is held, for people
+    "linker/links/reads.py": {
+        "held_readers",
+        "clients_left",
+    },  # since when a reader is held, or a client asked, for people
 }
 #: The same of `wall_clock_ms()`: how long ago something was, as it is shown.
 SHOWN_AGES = {

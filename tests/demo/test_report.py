@@ -14,6 +14,7 @@ from lab.demo.demo import main
 from lab.demo.group_moves import GroupMoves
 from lab.demo.progress import Progress
 from lab.demo.report import DemoResult, show_report, write_report
+from lab.demo.switch_report import Switch, Unrestarted
 from lab.workload.checker import Finding, Verdict
 from lab.workload.log_compare import Comparison, ReplicaComparison
 from lab.workload.source_data import CODECS, LIVE_TOPICS, TOPICS
@@ -36,9 +37,17 @@ GOOD_REPLICA = ReplicaComparison(
     identical=True,
     difference=None,
 )
+SWITCHED = Unrestarted(
+    switches=[Switch("there", (1.0, 2.0), {"FENCED": 31})],
+    pauses_ms=[456.7],
+    verdict=GOOD_VERDICT,
+    groups=GroupMoves([], [], {}, {}),
+    comparisons=[GOOD_REPLICA],
+)
 GOOD = DemoResult(
     verdict=GOOD_VERDICT,
     groups=GroupMoves([], [], {"a": 900.0}, {"a": 40.0}),
+    unrestarted=SWITCHED,
     comparisons=[GOOD_REPLICA],
     followers=[GOOD_REPLICA],
     leaders={1: 4, 2: 4, 3: 4},
@@ -65,6 +74,8 @@ def test_the_keys_of_the_report(tmp_path: Path) -> None:
         "consumer_repeated": 0,
         "consumer_pause_ms": 900.0,
         "phases_ms": {"fill": 12},
+        "switches": [{"direction": "there", "pause_ms": 456.7, "phases_ms": {"FENCED": 31}}],
+        "source_bytes_identical_after": True,
         "ok": True,
         "problems": [],
     }
@@ -97,6 +108,13 @@ MOVED_REPLICA = dataclasses.replace(BAD_REPLICA, offsets_identical=False)
         dataclasses.replace(GOOD, comparisons=[MOVED_REPLICA]),
         dataclasses.replace(GOOD, comparisons=[]),
         dataclasses.replace(GOOD, followers=[BAD_REPLICA]),
+        dataclasses.replace(GOOD, unrestarted=dataclasses.replace(SWITCHED, comparisons=[BAD_REPLICA])),
+        dataclasses.replace(
+            GOOD,
+            unrestarted=dataclasses.replace(
+                SWITCHED, verdict=dataclasses.replace(GOOD_VERDICT, lost=[FINDING])
+            ),
+        ),
         dataclasses.replace(GOOD, leaders={1: 4, 900: 1}),
         dataclasses.replace(GOOD, more={"records_of_last_year": {"source": 9, "target": 8}}),
         dataclasses.replace(GOOD, more={"records_of_last_year": {"source": 0, "target": 0}}),
@@ -125,6 +143,14 @@ def test_a_good_result_shows_no_problem(tmp_path: Path) -> None:
     show_report(GOOD, Console(file=output, width=100), tmp_path / "report.json")
     assert "not as it should be" not in output.getvalue()
     assert "120 ms" in output.getvalue()
+    assert "457 ms" in output.getvalue()
+
+
+def test_a_source_that_cannot_be_joined_is_left_without_a_switch(tmp_path: Path) -> None:
+    left = dataclasses.replace(GOOD, unrestarted=None)
+    report = left.as_json()
+    assert (report["ok"], report["switches"], report["unrestarted"]) == (True, [], None)
+    show_report(left, Console(file=io.StringIO(), width=100), tmp_path / "report.json")
 
 
 def test_progress_without_a_terminal_is_lines() -> None:

@@ -62,6 +62,9 @@ def _partition(cluster: FakeCluster, partition: FakePartition) -> Mapping[str, o
         "leader_id": leader if alive else -1,
         "leader_epoch": epoch,
         "replica_nodes": partition.replicas,
-        "isr_nodes": [node for node in partition.isr if cluster.brokers[node].running],
-        "offline_replicas": [node for node in partition.replicas if not cluster.brokers[node].running],
+        # A replica that is no node of ours is a broker under test.
+        "isr_nodes": [n for n in partition.isr if n not in cluster.brokers or cluster.brokers[n].running],
+        "offline_replicas": [
+            n for n in partition.replicas if n in cluster.brokers and not cluster.brokers[n].running
+        ],
     }

@@ -7,6 +7,7 @@ import gc
 import random
 import struct
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.fetcher.pure import pure_mirror
 from tests.fetcher.rig import SESSION_EPOCH, Rig, eventually, fill
 from wire.errors import LinkerError
+from wire.frames.list_offsets import LATEST
 from wire.frames.types import TopicPartition
 from wire.schema import codec
 
@@ -74,6 +76,33 @@ async def test_until_it_is_loaded_a_partition_is_not_an_empty_log() -> None:
             assert set(log.errors) == {6}
             assert not mirror.loaded
             source.clear_faults()
+            await rig.settled()
+
+
+async def test_one_that_is_to_be_in_sync_does_not_wait_for_an_end_that_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A new leader tells no end before its ISR has all of an earlier epoch: the follower begins with what it has."""
+    async with FakeCluster(1) as source:
+        source.add_topic("t", 1)
+        fill(source, 20)
+        rig = Rig(source, replicas=(1,))
+        ask = rig.cluster.list_offsets
+
+        async def without_end(targets: Any, **more: Any) -> Any:
+            found = await ask(targets, **more)
+            latest = LATEST in targets.values()
+            return {tp: one._replace(error=78) if latest else one for tp, one in found.items()}
+
+        monkeypatch.setattr(rig.cluster, "list_offsets", without_end)
+        async with rig.running():
+            (mirror,) = rig.mirror("t")
+            await eventually(lambda: mirror.trouble is not None and "OFFSET_NOT_AVAILABLE" in mirror.trouble)
+            assert not mirror.loaded
+            mirror.feed = SimpleNamespace(replica_moved=lambda _mirror: None)  # type: ignore[assignment]
+            await eventually(lambda: mirror.loaded)
+            assert mirror.high_watermark == 40
+            rig.follow(1)
             await rig.settled()
 
 

@@ -194,7 +194,9 @@ def test_a_batch_that_ends_where_offsets_end_is_malformed(base: int) -> None:
     frame = memoryview(bytearray(batch))
     tp = TopicPartition("t", 0)
     cursor: Any = SimpleNamespace(
-        mirror=SimpleNamespace(tp=tp, spec=SimpleNamespace(segment_bytes=1 << 30, session_epoch=3)),
+        mirror=SimpleNamespace(
+            tp=tp, spec=SimpleNamespace(segment_bytes=1 << 30, session_epoch=3, taken=None)
+        ),
         last_epoch=-1,
         position=10,
     )

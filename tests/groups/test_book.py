@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import pytest
 
 from controller.groups import GateKind, GateRecord, GateStage
+from controller.mirror_group import GroupProtocol, MirrorGroup
 from controller.operations import Operation
-from controller.state import GroupProtocol, MirrorGroup
 from fleet.stored_controller import StoredController
 from fleet.stores import StoreError
 from groups.group_book import GroupBook

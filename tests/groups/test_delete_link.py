@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -27,6 +28,7 @@ class Controller:
     def __init__(self, events: list[str], refuses: bool) -> None:
         self.events = events
         self.refuses = refuses
+        self.image = SimpleNamespace(links={})
 
     async def delete_link(self, link: str, *, force: bool, dry_run: bool = False) -> None:
         if not dry_run:
@@ -39,7 +41,9 @@ class Controller:
     ("refuses", "wanted"),
     [(False, ["released", "deleted", "stopped"]), (True, ["released", "held again"])],
 )
-async def test_groups_are_held_as_long_as_the_link_is(refuses: bool, wanted: list[str]) -> None:
+async def test_groups_are_held_as_long_as_the_link_is(
+    monkeypatch: pytest.MonkeyPatch, refuses: bool, wanted: list[str]
+) -> None:
     events: list[str] = []
 
     class Links(dict[str, Any]):
@@ -50,6 +54,8 @@ async def test_groups_are_held_as_long_as_the_link_is(refuses: bool, wanted: lis
         controller=Controller(events, refuses),
         links=Links(old=SimpleNamespace(groups=Groups(events))),
     )
+    monkeypatch.setattr("linker.service.links.refuse_leaving", lambda *_: None)
+    monkeypatch.setattr(LinkChanges, "_leave_source", AsyncMock())
     service = LinkChanges(cast("Any", sidecar))
     if refuses:
         with pytest.raises(IllegalState, match="meanwhile"):

@@ -13,7 +13,7 @@ from admin.models import CheckResult, GroupState, MirrorState, PromoteGroupsRequ
 from admin.service import GroupNotFound, IllegalState
 from controller.decide.groups import GroupRules
 from controller.group_phases import GroupPhase
-from controller.state import GroupProtocol
+from controller.mirror_group import GroupProtocol
 from groups import other_kinds
 from groups.excluded import Excluded, ExcludedGroups, in_one_line, why_excluded
 from groups.other_kinds import OtherKinds
@@ -41,6 +41,7 @@ async def nothing(*_: Any) -> list[str]:
 def service(rig: Rig) -> SidecarService:
     runtime: Any = SimpleNamespace(
         name=LINK,
+        target=None,
         groups=SimpleNamespace(manager=rig.manager),
         trouble=None,
         controller=rig.controller,

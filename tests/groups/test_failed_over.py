@@ -10,8 +10,8 @@ import pytest
 from controller.group_phases import GroupPhase
 from controller.groups import GateKind
 from controller.judge.group_offsets import Committed
+from controller.mirror_group import GroupMove
 from controller.phases import Phase
-from controller.state import GroupMove
 from groups import gate_keeper, group_steps, source_patience
 from groups.gate_keeper import GateKeeper, Unstable
 from groups.source_patience import SourcePatience

@@ -14,7 +14,7 @@ from controller.decide.groups import GroupRules
 from controller.group_phases import GroupPhase
 from controller.groups import GateKind, GateStage
 from controller.judge.group_offsets import Committed
-from controller.state import GroupPolicy
+from controller.mirror_group import GroupPolicy
 from groups import gate_keeper, manager
 from groups.settings import GroupSettings
 from linker.service.group_status import group_summary

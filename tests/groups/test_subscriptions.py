@@ -9,7 +9,7 @@ import pytest
 
 from controller.group_phases import GroupPhase
 from controller.groups import GateKind
-from controller.state import GroupProtocol
+from controller.mirror_group import GroupProtocol
 from groups import discovery
 from groups.members import coordinator_can_read
 from groups.views import GroupView, classic_view

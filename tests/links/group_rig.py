@@ -14,7 +14,8 @@ from controller.decide.mirrors import Leadership
 from controller.group_phases import GroupPhase
 from controller.groups import GateKind
 from controller.judge.group_offsets import Committed
-from controller.state import GroupPolicy, MirrorGroup, MirrorTopic
+from controller.mirror_group import GroupPolicy, MirrorGroup
+from controller.state import MirrorTopic
 from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
 from groups.bounds import TargetBounds

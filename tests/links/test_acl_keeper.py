@@ -18,6 +18,7 @@ from linker.access import keeper as module
 from linker.access.cluster_access import NoAuthorizer, Refusals
 from linker.access.keeper import AclKeeper
 from tests.controller.memory_store import MemoryStore
+from tests.links.link_context import context
 from wire.client.topic_names import TopicNames
 from wire.errors import BrokerError, LinkerError
 from wire.frames.error_codes import INVALID_REQUEST
@@ -48,7 +49,7 @@ class Rig:
         monkeypatch.setattr(module, "read_acls", self._read)
         monkeypatch.setattr(module, "create_acls", self._create)
         monkeypatch.setattr(module, "delete_acls", self._delete)
-        self.keeper = AclKeeper("l", self.source, self.target, controller, frozenset)
+        self.keeper = AclKeeper(context("l", self.source, self.target, controller, brokers=frozenset()))
 
     @classmethod
     async def make(cls, monkeypatch: pytest.MonkeyPatch) -> Rig:

@@ -13,6 +13,7 @@ from controller.state import MirrorTopic
 from fleet.stored_controller import StoredController
 from linker.links.bring_up import BringUp
 from tests.controller.memory_store import MemoryStore
+from tests.links.link_context import context
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
@@ -65,7 +66,8 @@ async def test_a_mirror_that_a_real_broker_leads_without_a_promote_has_failed(
     removed: list[TopicPartition] = []
     target: Any = SimpleNamespace(broker_id=900, image=image, cluster=_Silent())
     copy = SimpleNamespace(
-        spec=SimpleNamespace(session_epoch=3, start_offset=0, target_replicas=(1, 2)), paused=False
+        spec=SimpleNamespace(session_epoch=3, start_offset=0, target_replicas=(1, 2), taken=None, held=False),
+        paused=False,
     )
     partitions = {T0: copy}
 
@@ -74,7 +76,7 @@ async def test_a_mirror_that_a_real_broker_leads_without_a_promote_has_failed(
 
     fetcher: Any = SimpleNamespace(partitions=partitions, remove=remove)
     source: Any = None
-    await BringUp("east", source, target, controller, fetcher).complete("orders")
+    await BringUp(context("east", source, target, controller), fetcher).complete("orders")
     state = controller.image.partitions["east", T0]
     assert state.phase is after
     assert removed == ([T0] if after is Phase.FAILED else [])

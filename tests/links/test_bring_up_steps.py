@@ -24,8 +24,10 @@ from linker.promote.fleet_ports import TargetHandOver
 from tests.controller.memory_store import MemoryStore
 from tests.fakes import FakeCluster
 from tests.fakes.controller import DROP
+from tests.fakes.mirror_topic import create_mirror_topic
 from tests.fakes.quorum import FakeQuorum
 from tests.links.conftest import OWN, client, replayed
+from tests.links.link_context import context
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
@@ -78,7 +80,7 @@ class Rig:
         """Another run of the process over the same state."""
         self.fetcher = Fetchers()
         fetcher: Any = self.fetcher
-        self.bring_up = BringUp("east", self.source, self.target, self.controller, fetcher)
+        self.bring_up = BringUp(context("east", self.source, self.target, self.controller), fetcher)
 
     @staticmethod
     def _configs(request: Any) -> dict[str, Any]:
@@ -186,14 +188,14 @@ async def test_it_goes_on_where_it_broke_off(rig: Rig, api: str) -> None:
 
 
 async def test_a_topic_that_was_made_but_not_noted_is_taken_over(rig: Rig) -> None:
-    await rig.target.operations.create_mirror_topic("orders", {0: [OWN], 1: [OWN]}, FORCED)
+    await create_mirror_topic(rig.target.operations, "orders", {0: [OWN], 1: [OWN]}, FORCED)
     await rig.complete()
     assert rig.open()
     assert rig.phase() is Phase.ACTIVE
 
 
 async def test_a_topic_of_somebody_else_is_left_alone(rig: Rig) -> None:
-    await rig.target.operations.create_mirror_topic("orders", {0: [1], 1: [2]}, {})
+    await create_mirror_topic(rig.target.operations, "orders", {0: [1], 1: [2]}, {})
     await rig.complete()
     assert (rig.phase(T0), rig.phase(T1)) == (Phase.FAILED, Phase.FAILED)
     assert list(rig.partition().replicas) == [1]
@@ -268,7 +270,8 @@ async def test_a_restart_drops_the_copies_whatever_shape_they_have(
     rig: Rig, shape: dict[str, list[int]], dropped_by: str
 ) -> None:
     """Once a link broker has joined or left, a cancel does not take them out any more."""
-    rig.bring_up._link_brokers = lambda: frozenset({OWN, 901})
+    for part in (rig.bring_up, rig.bring_up._reassignments, rig.bring_up._served, rig.bring_up._added):
+        part._link_brokers = lambda: frozenset({OWN, 901})
     await rig.complete()
     if shape:
         rig.quorum.change("orders", 0, **shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from linker.links.came_since import CameSince
+from tests.links.link_context import context
 from tests.links.test_topic_follower import Rig
 from tests.links.test_topic_follower import rig as rig  # the fixture
 
@@ -18,7 +19,7 @@ def made(rig: Rig, topic: str, at: int) -> None:
 
 
 async def test_what_came_since_the_plan_is_named_and_what_is_not_mirrored(rig: Rig) -> None:
-    came = CameSince("east", rig.controller, rig.follower)
+    came = CameSince(context("east", controller=rig.controller), rig.follower)
     await rig.options(topics_include="orders.*")
     for number, topic in enumerate(("orders-1", "orders-2", "orders-3"), start=1):
         rig.source.make(topic, number)
@@ -55,7 +56,7 @@ async def test_what_came_since_the_plan_is_named_and_what_is_not_mirrored(rig: R
 
 
 async def test_without_patterns_nothing_came_by_itself(rig: Rig) -> None:
-    came = CameSince("east", rig.controller, rig.follower)
+    came = CameSince(context("east", controller=rig.controller), rig.follower)
     rig.source.make("orders", 1)
     await rig.options(topics_include="orders")
     await rig.follower.look()

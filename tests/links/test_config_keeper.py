@@ -18,6 +18,7 @@ from linker.links import config_keeper
 from linker.links.config_keeper import ConfigKeeper
 from linker.links.configs import TopicConfigs
 from tests.controller.memory_store import MemoryStore
+from tests.links.link_context import context
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 from wire.metadata.image import CONFIG_TOPIC, BrokerImage, ClusterImage, TopicImage
@@ -45,7 +46,7 @@ class Rig:
         self.after: Any = None
         target: Any = SimpleNamespace(image=self.image, operations=self, cluster=None)
         source: Any = None
-        self.keeper = ConfigKeeper("l", source, target, controller, lambda: frozenset({900}))
+        self.keeper = ConfigKeeper(context("l", source, target, controller))
 
     @classmethod
     async def make(cls) -> Rig:

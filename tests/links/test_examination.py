@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from admin.models import CheckResult
-from controller.state import GroupProtocol
+from controller.mirror_group import GroupProtocol
 from groups.gates import GroupMember
 from groups.views import GroupView
 from linker.checks import doctor

@@ -12,10 +12,11 @@ import pytest
 from fleet.messages import LinkTraffic, SidecarReport
 from fleet.progress import CopyReport, ReportBook, decode_copies, encode_copies
 from linker.fleet.clock import lease_clock
-from linker.fleet.ports import SidecarPorts
+from linker.fleet.ports import ClusterPorts
 from linker.links.copies import Copies
 from linker.links.traffic import traffic
 from router.ports import LinkStats, RouterStats
+from tests.links.link_context import context
 from wire.frames.types import TopicPartition
 from wire.metadata.image import PartitionImage
 
@@ -59,7 +60,7 @@ class Stage:
             self.head.book.note(by, [report], lease_clock() - age)
 
     def copies(self, *, head: bool = True) -> Copies:
-        return Copies("l", self.local, self.target, lambda: self.head if head else None)
+        return Copies(context("l", None, self.target, head=head and self.head), self.local)
 
 
 def test_a_fresh_report_is_shown() -> None:
@@ -96,7 +97,7 @@ def test_where_a_follower_went_back_to_is_told_with_its_time() -> None:
     partition = SimpleNamespace(leader=901, leader_epoch=3)
     target = SimpleNamespace(image=SimpleNamespace(partition=lambda *_: partition))
     leader: Any = SimpleNamespace(target=target, router=None, _broker_id=901)
-    report = SidecarPorts._report(leader, "l", TP, mine, now)
+    report = ClusterPorts._report(leader, "l", TP, mine, now)
     assert report is not None
     scene.head.book.note(901, decode_copies(json.loads(json.dumps(encode_copies([report])))), lease_clock())
     copy = scene.copies().get(TP)

@@ -12,6 +12,7 @@ from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic
 from linker.links import fork_watch, forks
 from linker.links.bring_up import BringUp
+from tests.links.link_context import context
 from wire.errors import ConnectionLost
 
 
@@ -69,7 +70,7 @@ async def test_other_mirrors_do_not_wait_for_the_brokers_that_lead_one(
     monkeypatch.setattr(forks, "look", look)
     monkeypatch.setattr(fork_watch, "led_by_others", lambda *_: iter([(state, 1)]))
     source: Any = None
-    bring = BringUp("l", source, target, controller, fetcher)
+    bring = BringUp(context("l", source, target, controller), fetcher)
     task = asyncio.create_task(bring.complete("t"))
     await asyncio.wait_for(asked.wait(), 5)
     assert removed == [state.tp], "it is not served any more"

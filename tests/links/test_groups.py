@@ -10,8 +10,8 @@ from controller.decide import groups
 from controller.group_phases import GroupPhase
 from controller.groups import GateKind
 from controller.judge.group_offsets import Committed
+from controller.mirror_group import GroupPolicy, GroupProtocol
 from controller.phases import Phase
-from controller.state import GroupPolicy, GroupProtocol
 from groups.confirm import confirmation, positions
 from groups.gates import GroupMember
 from groups.group_reader import GroupReader

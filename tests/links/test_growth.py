@@ -17,7 +17,9 @@ from linker.membership.errors import MissingRight
 from tests.fakes import FakeCluster
 from tests.fakes.cluster import FakePartition
 from tests.fakes.controller import DROP
+from tests.fakes.mirror_topic import create_mirror_topic
 from tests.links.conftest import OWN
+from tests.links.link_context import context
 from tests.links.test_bring_up_steps import T0, T1, Rig
 from tests.links.test_bring_up_steps import rig as rig  # the fixture
 from wire.errors import LinkerError
@@ -56,12 +58,9 @@ def at_source(source: FakeCluster, total: int) -> None:
 
 def watch(rig: Rig, place: Callable[..., Any] | None = None, *, head: bool = True) -> SourceWatch:
     return SourceWatch(
-        "east",
-        rig.source,
-        rig.controller,
+        context("east", rig.source, None, rig.controller, head=head),
         place or (lambda _mirror, count: NEW[:count]),
         lambda topic: rig.asked.append(topic),  # type: ignore[attr-defined]
-        lambda: head,
         lambda: 15.0,
     )
 
@@ -240,7 +239,7 @@ async def test_a_mirror_that_is_not_made_yet_is_made_with_all_of_them(growing: R
 
 async def test_one_that_was_made_before_and_not_noted_gets_the_rest(growing: Rig) -> None:
     rig = growing
-    await rig.target.operations.create_mirror_topic("orders", {0: [OWN], 1: [OWN]}, {})
+    await create_mirror_topic(rig.target.operations, "orders", {0: [OWN], 1: [OWN]}, {})
     await watch(rig).look()
     await rig.complete()
     assert [rig.phase(tp) for tp in (T0, T1, T2, T3)] == [Phase.ACTIVE] * 4

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Collection
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
+from controller.image import ControllerImage
 from controller.phases import Phase
+from controller.state import MirrorPartition
 from linker.fleet import hand_overs
 from linker.fleet.hand_overs import HandOvers, Leading
 from linker.fleet.ports import StateFences
@@ -116,8 +116,9 @@ async def test_what_is_fenced_after_its_hand_over_was_seen_is_released_too() -> 
         producer = Producer(await rig.client(), rig, producer_id=5)
         await producer.send(0)
         rig.hand_over("orders", 0, 1)
-        state = SimpleNamespace(tp=TP0, phase=Phase.VALIDATED)
-        image: Any = SimpleNamespace(partitions={("east", TP0): state})
+        state = MirrorPartition(link="east", topic=TP0.topic, partition=TP0.partition, phase=Phase.VALIDATED)
+        image = ControllerImage()
+        image.replay([state])
         StateFences(rig.router, lambda: image, guide.look).rebuild()
         assert codes(await asyncio.wait_for(producer.send(0), 2)) == [0]  # type: ignore[arg-type]
 

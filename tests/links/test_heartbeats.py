@@ -21,6 +21,7 @@ from linker.links.heartbeats import Heartbeats
 from linker.links.new_mirrors import Planned
 from tests.controller.memory_store import MemoryStore
 from tests.fakes.batches import parse_batches, values_of
+from tests.links.link_context import context
 from wire.client.topic_names import TopicNames
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
@@ -101,12 +102,10 @@ class Rig:
         self.controller = controller
         self.source = Source(prefix)
         self.new = NewMirrors(controller)
+        target = SimpleNamespace(cluster=SimpleNamespace(cluster_id="target-id"))
         self.heartbeats = Heartbeats(
-            LINK,
-            self.source,  # type: ignore[arg-type]
-            controller,
+            context(LINK, self.source, target, controller),
             self.new,  # type: ignore[arg-type]
-            lambda: "target-id",
             lambda: 1_795_000_000.5,
         )
 

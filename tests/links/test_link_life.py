@@ -15,8 +15,9 @@ import pytest
 from controller.decide.mirrors import Leadership
 from controller.group_phases import GroupPhase
 from controller.groups import GateKind
+from controller.mirror_group import GroupProtocol, MirrorGroup
 from controller.phases import Phase
-from controller.state import Attempt, GroupProtocol, JobStatus, MirrorGroup, MirrorTopic
+from controller.state import Attempt, JobStatus, MirrorTopic
 from fetcher.directory import MirrorDirectory
 from fleet.fleet_controller import FleetController
 from fleet.settings import FleetSettings
@@ -80,7 +81,9 @@ async def a_sidecar(files: Path | None = None, **links: dict[str, str]) -> Async
         cluster=SimpleNamespace(cluster_id="target"),
     )
     hub = SimpleNamespace(first_fetches=SimpleNamespace(watch=None))
-    router: Any = SimpleNamespace(hub=hub, stats=RouterStats(), unfence=lambda tps: None)
+    router: Any = SimpleNamespace(
+        hub=hub, stats=RouterStats(), unfence=lambda tps: None, forwarding_changed=lambda: None
+    )
     broker: Any = SimpleNamespace(
         membership=target, router=router, copies=MirrorDirectory(), link_brokers=lambda: frozenset({900})
     )

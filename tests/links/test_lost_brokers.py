@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ from controller.image import ControllerImage
 from controller.phases import Phase
 from controller.state import Link, MirrorPartition, MirrorTopic
 from linker.links.lost_brokers import LostBrokers
+from tests.links.link_context import context
 from wire.frames.types import TopicPartition
 from wire.metadata.image import BrokerImage, ClusterImage
 
@@ -44,6 +46,8 @@ class Rig:
         self.image = ClusterImage()
         for broker in (1, 2, 3, 4, 900):
             self.image.brokers[broker] = BrokerImage(broker, 1, bytes(16), None, {}, False, False, ())
+        self.state = state
+        self.mirror = mirror
         controller: Any = SimpleNamespace(image=state)
         target: Any = SimpleNamespace(image=self.image)
 
@@ -52,9 +56,7 @@ class Rig:
             self.moved.append(dict(plan))
 
         bring_up: Any = SimpleNamespace(move=move)
-        self.lost = LostBrokers(
-            "east", controller, target, lambda: frozenset({900}), bring_up, clock=lambda: self.now
-        )
+        self.lost = LostBrokers(context("east", None, target, controller), bring_up, clock=lambda: self.now)
 
     def fence(self, broker: int, fenced: bool = True) -> None:
         self.image.brokers[broker] = BrokerImage(broker, 1, bytes(16), None, {}, fenced, False, ())
@@ -94,6 +96,17 @@ async def test_one_that_is_not_registered_any_more_is_not_waited_for() -> None:
     assert rig.moved == []
     await rig.after(2)
     assert rig.moved == [{T0: (1, 3)}]
+
+
+async def test_replicas_that_came_between_two_looks() -> None:
+    rig = Rig()
+    assert await rig.after(0) is None
+    rig.fence(4)
+    assert await rig.after(1) is None  # nothing of ours is there
+    rig.state.replay([replace(rig.mirror, target_replicas=((1, 4), (2, 3)))])
+    assert await rig.after(1) is None
+    assert await rig.after(61) is None
+    assert list(rig.moved[0]) == [T0]
 
 
 async def test_for_ever() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from controller.decide.groups import GroupRules
 from controller.groups import GateKind
-from controller.state import GroupPolicy
+from controller.mirror_group import GroupPolicy
 from fleet.stored_controller import StoredController
 from groups.gates import Coordinators, GateSettings
 from groups.manager import GroupManager

@@ -9,6 +9,7 @@ import pytest
 
 from controller.decide.mirrors import Leadership
 from controller.operations import Operation
+from controller.phases import Phase
 from controller.state import UNBOUND, MirrorTopic
 from fetcher.directory import MirrorDirectory
 from fleet.stored_controller import StoredController
@@ -53,9 +54,9 @@ async def test_a_commit_that_was_carried_out_although_it_raised_reaches_the_rout
     )
     store.losing = True
     with pytest.raises(StoreError):
-        await controller.bind_mirror("l", "t", TOPIC_ID)
+        await controller.bind_mirrors("l", {"t": TOPIC_ID})
     store.losing = False
-    await controller.bind_mirror("l", "t", TOPIC_ID)  # again: it is there already
+    await controller.bind_mirrors("l", {"t": TOPIC_ID})  # again: it is there already
     assert mirrors.by_id(TOPIC_ID) is not None
     assert mirrors.by_name("t") is not None
 
@@ -128,8 +129,16 @@ async def test_a_mirror_that_somebody_still_holds_says_what_is_true_now() -> Non
     other = held.partition(0)
     assert other is not None
     assert not other.leading, "the link state says another sidecar"
+    taking = dataclasses.replace(controller.image.partitions["l", T0], leader=1, phase=Phase.TAKING)
+    mirrors.on_records([taking])
+    other = held.partition(0)
+    assert other is not None
+    assert other.leading, (
+        "clients that come while the state names the broker that led before it was taken over wait"
+    )
     del image.topics_by_name["t"].partitions[0]
     assert not partition.leading
+    assert not other.leading
 
     await controller.delete_mirror("l", "t", force=True)
     assert mirrors.by_name("t") is None

@@ -17,6 +17,7 @@ from controller.plan.producer_ids import BLOCK, DEFAULT_MARGIN, RESERVE, IdsTold
 from fleet.stored_controller import StoredController
 from linker.links.producer_ids import ProducerIdGuard
 from tests.controller.memory_store import MemoryStore
+from tests.links.link_context import context
 from tests.links.test_producer_id_guard import Allocator
 from wire.errors import LinkerError
 
@@ -43,7 +44,9 @@ class Side:
             metadata=SimpleNamespace(wait_for=_met, subscribe=lambda _: lambda: None),
         )
         source: Any = self.other.ids
-        self.guard = ProducerIdGuard("other", source, target, self.controller, frozenset, clock=clock)
+        self.guard = ProducerIdGuard(
+            context("other", source, target, self.controller, brokers=frozenset()), clock=clock
+        )
         self.guard._sidecars = self.other  # type: ignore[assignment]
 
     async def links(self) -> list[IdsTold]:
@@ -197,7 +200,8 @@ async def test_a_link_that_was_moved_past_goes_on_after_a_restart() -> None:
     assert word.ceiling >= word.floor + DEFAULT_MARGIN - BLOCK
     again = both.b.guard
     heir = ProducerIdGuard(
-        "other", again._cluster, again._target, both.b.controller, frozenset, clock=lambda: both.now
+        context("other", again._source, again._target, both.b.controller, brokers=frozenset()),
+        clock=lambda: both.now,
     )
     await heir._look()
     assert heir.allowed

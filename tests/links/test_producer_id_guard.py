@@ -25,6 +25,7 @@ from fleet.stored_controller import StoredController
 from fleet.stores import StoreError
 from linker.links.producer_ids import INTERVAL, FloorNotSet, ProducerIdGuard
 from tests.controller.memory_store import MemoryStore
+from tests.links.link_context import context
 from tests.membership.conftest import eventually
 from wire.errors import ConnectionLost, LinkerError
 
@@ -46,7 +47,7 @@ async def test_a_source_that_names_no_broker_is_asked_again() -> None:
     source: Any = EmptySource()
     target: Any = SimpleNamespace(metadata=SimpleNamespace(subscribe=lambda callback: lambda: None))
     controller = await StoredController.open(MemoryStore(), now=lambda: 7)
-    guard = ProducerIdGuard("east", source, target, controller, frozenset)
+    guard = ProducerIdGuard(context("east", source, target, controller, brokers=frozenset()))
     task = asyncio.create_task(guard.run())
     try:
         await source.asked.wait()
@@ -153,13 +154,8 @@ class Scene:
         )
         source: Any = self.source
         guard = ProducerIdGuard(
-            "east",
-            source,
-            target,
-            self.controller,
-            frozenset,
-            margin=margin,
-            is_controller=lambda: head,
+            context("east", source, target, self.controller, brokers=frozenset(), head=head),
+            margin,
             clock=lambda: self.now,
         )
         guard._sidecars = NoSidecars()  # type: ignore[assignment]

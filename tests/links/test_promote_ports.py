@@ -24,11 +24,14 @@ from linker.membership.errors import MetadataLogFailed
 from linker.membership.topic_operations import TOPIC_RESOURCE
 from linker.promote import tail_batches
 from linker.promote.fleet_ports import FleetConfigs, ListedSourceEnds, TargetHandOver
+from linker.promote.ports import FenceProof
 from linker.promote.tail_batches import TailBatches
 from tests.fakes import FakeCluster
 from tests.fakes.controller import SILENCE
+from tests.fakes.mirror_topic import create_mirror_topic
 from tests.fakes.quorum import FakeQuorum
 from tests.links.conftest import OWN, client, replayed
+from tests.links.link_context import context
 from tests.validator.logs import copy_log
 from validator.compare.tail_range import Rest, compare_rests, read_rests
 from validator.read.fetching import fetch_once, fetch_request
@@ -233,7 +236,9 @@ async def late(
         partitions={("east", T0): SimpleNamespace(start_offset=start)}, validations={("east", T0): known}
     )
     controller: Any = SimpleNamespace(image=image)
-    starts = ReplicaStarts("east", ours, theirs, controller, lambda _: tuple(target.brokers))
+    starts = ReplicaStarts(
+        context("east", ours, SimpleNamespace(cluster=theirs), controller), lambda _: tuple(target.brokers)
+    )
     try:
         await ours.connect()
         await theirs.connect()
@@ -272,7 +277,9 @@ async def test_a_replica_that_is_late_no_more_is_known_not_to_be(
         partitions={("east", T0): state}, validations={}, link_partitions=lambda _: [state]
     )
     controller: Any = SimpleNamespace(image=image)
-    starts = ReplicaStarts("east", ours, theirs, controller, lambda _: tuple(replicas.brokers))
+    starts = ReplicaStarts(
+        context("east", ours, SimpleNamespace(cluster=theirs), controller), lambda _: tuple(replicas.brokers)
+    )
     try:
         await ours.connect()
         await theirs.connect()
@@ -303,11 +310,11 @@ async def compare_from(
     marks: dict[int, int | None],
     *,
     compacted: bool = False,
-) -> tuple[Any, dict[int, bool]]:
+) -> tuple[Any, dict[int, FenceProof]]:
     """With replicas that are proved up to these offsets; also what was told of each."""
     ours, theirs = client(source, "source"), client(target, "target")
     cluster: Any = SimpleNamespace(cluster=theirs)
-    told: dict[int, bool] = {}
+    told: dict[int, FenceProof] = {}
     try:
         await ours.connect()
         await theirs.connect()
@@ -319,7 +326,7 @@ async def compare_from(
             lambda _: tuple(target.brokers),
             lambda _, broker: marks.get(broker),
             lambda _: compacted,
-            lambda _, broker, equal: told.__setitem__(broker, equal),
+            lambda _, broker, proof: told.__setitem__(broker, proof),
         )
         return await check.check(ends, timeout=2), told
     finally:
@@ -342,14 +349,19 @@ async def test_what_lies_behind_the_watermarks_is_compared(
     assert await compare(source, replicas, {T0: 5}) == {}  # the last batch alone does not show it
     differing, told = await compare_from(source, replicas, {T0: 5}, {1: 1, 2: 3})
     assert "the source has TailBatch(base_offset=1" in differing[T0]
-    assert told == {1: False, 2: False}
+    assert told == {
+        1: FenceProof(1, 5, rest=True, equal=False),
+        2: FenceProof(3, 5, rest=True, equal=False),
+    }
     differing, told = await compare_from(source, replicas, {T0: 5}, {1: 2, 2: 5})
-    assert (differing, told) == ({}, {1: True, 2: True})
+    assert differing == {}
+    assert told == {1: FenceProof(2, 5, rest=True, equal=True), 2: FenceProof(5, 5, rest=True, equal=True)}
     for unknown in ({1: 1, 2: None}, {}):  # nothing to begin at: as it was before there was a validator
         differing, _ = await compare_from(source, replicas, {T0: 5}, unknown)
         assert differing == {}
-    differing, _ = await compare_from(source, replicas, {T0: 5}, {1: 1, 2: 1}, compacted=True)
+    differing, told = await compare_from(source, replicas, {T0: 5}, {1: 1, 2: 1}, compacted=True)
     assert differing == {}
+    assert told[1] == FenceProof(1, 5, rest=False, equal=True)  # the last batch alone
 
 
 async def test_only_the_replica_that_differs_is_told_of(
@@ -368,7 +380,8 @@ async def test_only_the_replica_that_differs_is_told_of(
     monkeypatch.setattr(tail_batches, "read_tails", other_at_two)
     differing, told = await compare_from(source, replicas, {T0: 5}, {})
     assert "broker 2" in differing[T0]
-    assert told == {1: True, 2: False}
+    assert {broker: one.equal for broker, one in told.items()} == {1: True, 2: False}
+    assert not told[1].rest
 
 
 async def test_more_than_a_few_bytes_are_left_to_the_run_after_the_hand_over(
@@ -404,8 +417,8 @@ async def test_bytes_that_do_not_match_their_crc_are_named(replicas: FakeCluster
 
 async def open_mirror(quorum: FakeQuorum, target: TargetCluster, replicas: list[int]) -> TargetHandOver:
     """orders-0, led by the link broker, on its way to the replicas."""
-    await target.operations.create_mirror_topic(
-        "orders", {0: [OWN]}, {"unclean.leader.election.enable": "false"}
+    await create_mirror_topic(
+        target.operations, "orders", {0: [OWN]}, {"unclean.leader.election.enable": "false"}
     )
     await target.operations.reassign({T0: replicas})
     await replayed(quorum, target)

@@ -15,6 +15,7 @@ from controller.proof import MissingRecords
 from controller.state import MirrorPartition
 from linker.links import replica_starts
 from linker.links.replica_starts import ReplicaStarts
+from tests.links.link_context import context
 from wire.errors import BrokerError, ConnectionLost
 from wire.frames.list_offsets import OffsetResult
 from wire.frames.types import TopicPartition
@@ -46,10 +47,10 @@ class Rig:
             validations=self.validations,
         )
         source: Any = SimpleNamespace(list_offsets=self.list_offsets)
-        target: Any = None
+        target: Any = SimpleNamespace(cluster=None)
         controller: Any = SimpleNamespace(image=image)
         monkeypatch.setattr(replica_starts, "list_at", self.list_at)
-        self.starts = ReplicaStarts("l", source, target, controller, lambda _: (1, 2))
+        self.starts = ReplicaStarts(context("l", source, target, controller), lambda _: (1, 2))
 
     async def list_at(
         self, _: Any, broker: int, asked: Mapping[TopicPartition, int], *, timeout: float

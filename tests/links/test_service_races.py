@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -26,6 +26,7 @@ from linker.links.new_mirrors import NewMirrors
 from linker.links.source_sidecars import SourceSidecars
 from linker.service import SidecarService
 from tests.controller.memory_store import MemoryStore
+from tests.links.link_context import context
 from wire.client.topic_names import TopicNames
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
@@ -81,6 +82,7 @@ class Runtime:
         self.configs = SimpleNamespace(follow=self._follow, put_back={})
         self.starts = SimpleNamespace(of=lambda tp: [], late=self._late)
         self.reached = asyncio.Event()
+        self.link_brokers = lambda: frozenset({900})
         self.go_on = asyncio.Event()
 
     async def _follow(self, topics: Any) -> None:
@@ -117,13 +119,14 @@ class Rig:
         fetcher: Any = self.runtime.fetcher
         source: Any = None
         self.target = target
-        self.bring_up = BringUp("east", source, target, controller, fetcher)
+        self.bring_up = BringUp(context("east", source, target, controller), fetcher)
         self.runtime.bring_up = self.bring_up  # type: ignore[attr-defined]
         self.runtime.source = source  # type: ignore[attr-defined]
         self.runtime.target = target  # type: ignore[attr-defined]
         sidecar: Any = SimpleNamespace(
             controller=controller,
             links=self.links,
+            joined={},
             target=target,
             broker=SimpleNamespace(router=SimpleNamespace(unfence=lambda tps: None)),
             not_ready=lambda: None,
@@ -195,6 +198,7 @@ async def test_a_promote_runs_on_the_runtime_that_there_is() -> None:
         await asyncio.sleep(0)
         fresh = Runtime("east")
         fresh.controller = rig.controller  # type: ignore[attr-defined]
+        fresh.target = rig.target  # type: ignore[attr-defined]
         fresh.go_on.set()
         rig.links["east"] = fresh  # a link update starts the link again
         rig.runtime.go_on.set()
@@ -251,11 +255,7 @@ async def test_a_mirror_is_brought_up_although_the_next_one_could_not_be_created
             SimpleNamespace(topic_names=TopicNames(), cluster_id="source"),
         )  # type: ignore[attr-defined]
         fresh.new_mirrors = NewMirrors(  # type: ignore[attr-defined]
-            "east",
-            cast("Any", fresh.source),
-            rig.target,
-            rig.controller,
-            lambda: frozenset({900}),
+            context("east", fresh.source, rig.target, rig.controller),
             lambda _tps: None,
             rig.bring_up.ask,
         )

@@ -18,6 +18,7 @@ from router.addressed import LOG_DIR
 from router.broker_resource import PRODUCER_IDS, UPSTREAM, row
 from tests.fakes import FakeCluster
 from tests.links.conftest import client
+from tests.links.link_context import context
 from wire.client.cluster import Cluster
 from wire.client.security import ClientSecurity
 from wire.errors import LinkerError
@@ -176,9 +177,7 @@ async def test_a_topic_that_comes_from_the_target_is_refused_and_others_are_plan
         image=ClusterImage(), broker_id=900, cluster=SimpleNamespace(cluster_id="TARGET")
     )
     controller: Any = None
-    new = NewMirrors(
-        "east", cluster, target, controller, lambda: frozenset({900}), lambda _: None, lambda _: None
-    )
+    new = NewMirrors(context("east", cluster, target, controller), lambda _: None, lambda _: None)
     examined: list[str] = []
 
     async def examine(_plan: Any, topics: list[str], *, each: bool) -> None:

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from admin.models import MirrorState, PromotePhase
+from admin.models import MirrorState, PromotePhase, worst_state
 from controller.phases import Phase
 from controller.state import MirrorPartition, PromoteJob
 from fetcher.follower_sessions import FollowerFetchSession
 from fetcher.partition_copy import PartitionCopy
 from fetcher.spec import MirrorSpec
-from linker.links.status import _promote_phase, mirror_summary, partition_reason, partition_state
+from linker.links.job_status import _promote_phase
+from linker.links.status import mirror_summary, partition_reason, partition_state, shown_state
 from wire.frames.fetch import FetchPartition, FetchRequest
 from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage
@@ -120,13 +121,15 @@ def test_a_summary_adds_up_the_slowest_replica_of_each_partition() -> None:
     states = [replace(STATE, partition=index) for index in copies]
     # One that has been promoted lags behind nothing any more.
     states.append(replace(STATE, partition=3, phase=Phase.PROMOTED))
-    image = SimpleNamespace(topic_partitions=lambda link, topic: states)
+    image = SimpleNamespace(topic_partitions=lambda link, topic: states, at=lambda link: "")
     runtime = runtime_of(copy_with_followers(time.monotonic()))
     runtime.copies = SimpleNamespace(get=lambda tp: copies.get(tp.partition))
     runtime.controller = SimpleNamespace(image=image)
     runtime.bring_up.cancelled = {}
     runtime.rates = SimpleNamespace(rate=lambda tps: None)
-    mirror: Any = SimpleNamespace(link="l", topic="t", topic_id=bytes(16), source_name=None, partitions=4)
+    mirror: Any = SimpleNamespace(
+        link="l", topic="t", topic_id=bytes(16), source_name=None, partitions=4, sync=False
+    )
     shown = mirror_summary(runtime, mirror)
     assert (shown.lag, shown.max_lag) == (21, 20)
     assert shown.lag_ms is not None
@@ -173,3 +176,11 @@ def test_a_topic_is_promoted_when_all_of_it_is(phases: str, shown: str) -> None:
     states = [replace(STATE, partition=n, phase=Phase(name)) for n, name in enumerate(phases.split())]
     job = PromoteJob(id=1, link="l", partitions=tuple(state.tp for state in states))
     assert _promote_phase(job, states) is PromotePhase(shown)
+
+
+def test_the_state_that_is_shown_of_each_phase() -> None:
+    assert shown_state(Phase.ACTIVE, source_available=False) is MirrorState.SOURCE_UNAVAILABLE
+    assert shown_state(Phase.FENCED, source_available=False) is MirrorState.PROMOTING
+    assert {shown_state(phase) for phase in Phase} == set(MirrorState) - {MirrorState.SOURCE_UNAVAILABLE}
+    assert worst_state([MirrorState.ACTIVE, MirrorState.FAILED, MirrorState.PROMOTED]) is MirrorState.FAILED
+    assert worst_state([MirrorState.PROMOTED, MirrorState.PROMOTING]) is MirrorState.PROMOTING

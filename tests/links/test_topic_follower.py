@@ -20,6 +20,7 @@ from linker.links.new_mirrors import NewMirrors, Planned, Wanted
 from linker.links.topic_follower import TopicFollower
 from linker.links.topic_options import topic_patterns
 from tests.controller.memory_store import MemoryStore
+from tests.links.link_context import context
 from wire.client.topic_names import TopicNames
 from wire.errors import ConnectionLost, LinkerError
 from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
@@ -86,28 +87,11 @@ class Rig:
         self.refusing: dict[str, str] = {}
         self.fails_after: list[float] = []
         target: Any = SimpleNamespace(image=self.image, broker_id=OWN)
-        self.new = NewMirrors(
-            "east",
-            self.source,
-            target,
-            controller,
-            lambda: frozenset({OWN}),
-            lambda _: None,
-            self.asked.append,
-        )
+        at = context("east", self.source, target, controller)
+        self.new = NewMirrors(at, lambda _: None, self.asked.append)
         monkeypatch.setattr(self.new, "plan", self._plan)
         bring_up: Any = SimpleNamespace(delete=self._delete)
-        self.follower = TopicFollower(
-            "east",
-            self.source,
-            controller,
-            self.new,
-            bring_up,
-            target,
-            lambda: frozenset({OWN}),
-            self.fails_after.append,
-            {"__linker"},
-        )
+        self.follower = TopicFollower(at, self.new, bring_up, self.fails_after.append, {"__linker"})
 
     async def _plan(self, topics: list[str], wanted: Wanted, *, each: bool = False) -> Planned:
         done = Planned()
@@ -363,7 +347,7 @@ async def test_what_may_have_records_of_its_own_is_not_deleted(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await _deleting(rig)
-    await rig.controller.bind_mirror("east", "orders", b"t" * 16)
+    await rig.controller.bind_mirrors("east", {"orders": b"t" * 16})
     partitions = {
         0: PartitionImage(0, (1, OWN), (OWN,), (1,), (), OWN, 1, 1),
         1: PartitionImage(1, (1,), (1,), (), (), 1, 1, 1),  # added by somebody
@@ -390,9 +374,7 @@ async def test_the_one_topic_that_cannot_be_mirrored_is_found_among_many(
     target: Any = SimpleNamespace(image=ClusterImage(), broker_id=OWN, cluster=cluster)
     controller: Any = None
     source: Any = cluster
-    new = NewMirrors(
-        "east", source, target, controller, lambda: frozenset({OWN}), lambda _: None, lambda _: None
-    )
+    new = NewMirrors(context("east", source, target, controller), lambda _: None, lambda _: None)
     asked: list[int] = []
 
     async def examine(plan: Any, topics: list[str], *, each: bool) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from linker.membership.cluster import TargetCluster
 from linker.membership.internal_topics import create_internal_topics
 
 
@@ -23,6 +25,8 @@ class Target:
             return None, connection
 
         self.channel = SimpleNamespace(discover=found, connection=found)
+        here: Any = self
+        self.places_replicas_on_us = partial(TargetCluster.places_replicas_on_us, here)
         self.cluster = SimpleNamespace(call=self.call, name="target")
 
     async def call(self, api: str, fields: dict[str, Any], *, timeout: float) -> Any:

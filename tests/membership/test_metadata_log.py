@@ -10,6 +10,7 @@ import pytest
 from linker.membership import MetadataLogFailed, TargetCluster
 from tests.fakes.controller import DROP, SILENCE, FakeController, FakeQuorum
 from tests.fakes.metadata_records import encode_batch, encode_record
+from tests.fakes.mirror_topic import create_mirror_topic
 from tests.membership.conftest import Member, eventually
 from wire.errors import RequestTimedOut
 from wire.metadata.image import ClusterImage
@@ -92,7 +93,7 @@ async def test_nobody_sees_the_new_replay_before_it_is_whole(
     quorum: FakeQuorum, member: TargetCluster
 ) -> None:
     """A topic that is missing for a moment would be a mirror that was deleted at the target."""
-    await member.operations.create_mirror_topic("t", {0: [900]}, {})
+    await create_mirror_topic(member.operations, "t", {0: [900]}, {})
     await member.metadata.caught_up(5)
     seen: list[bool] = []
     member.metadata.subscribe(lambda image, touched: seen.append("t" in image.topics_by_name))
@@ -130,7 +131,7 @@ async def test_falls_behind_the_log_start_and_takes_the_snapshot(
 ) -> None:
     node = quorum.nodes[0]
     touched: list[frozenset[bytes]] = []
-    await member.operations.create_mirror_topic("old", {0: [1]}, {})
+    await create_mirror_topic(member.operations, "old", {0: [1]}, {})
     old = member.image.topics_by_name["old"].id
     await member.metadata.caught_up(5)
     member.metadata.subscribe(lambda image, ids: touched.append(ids))
@@ -339,7 +340,7 @@ async def test_a_batch_with_a_wrong_crc_is_asked_for_again(quorum: FakeQuorum, m
 async def test_subscribers_are_told_what_changed(quorum: FakeQuorum, member: TargetCluster) -> None:
     told: list[tuple[ClusterImage, frozenset[bytes]]] = []
     stop = member.metadata.subscribe(lambda image, ids: told.append((image, ids)))
-    topic = await member.operations.create_mirror_topic("t", {0: [900]}, {})
+    topic = await create_mirror_topic(member.operations, "t", {0: [900]}, {})
     assert (member.image, frozenset({topic})) in told
     stop()
     told.clear()

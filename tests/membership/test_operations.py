@@ -13,6 +13,7 @@ from linker.membership import MissingRight, OperationFailed, TargetCluster, Targ
 from linker.membership.topic_operations import TOPIC_RESOURCE
 from tests.controller.kraft_model import Broker, Image, Partition, Topic
 from tests.fakes.controller import DROP, SILENCE, FakeController, FakeQuorum
+from tests.fakes.mirror_topic import create_mirror_topic
 from tests.membership.conftest import Member, eventually
 from wire.errors import BrokerError, ConnectionLost, RequestTimedOut
 from wire.frames.types import TopicPartition
@@ -22,7 +23,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 async def mirror(target: TargetCluster) -> None:
     """Topic t with two partitions on 900, being reassigned to the real brokers."""
-    await target.operations.create_mirror_topic("t", {0: [900], 1: [900]}, {})
+    await create_mirror_topic(target.operations, "t", {0: [900], 1: [900]}, {})
     await target.operations.reassign({T0: [1, 2], T1: [2, 1]})
     await target.metadata.wait_for(lambda image: image.topics_by_name["t"].partitions[1].adding or None, 5)
 
@@ -36,8 +37,8 @@ def altered(target: TargetCluster, tp: TopicPartition, *isr: int) -> AlterPartit
 
 
 async def test_creates_a_topic_on_link_brokers_only(member: TargetCluster) -> None:
-    topic_id = await member.operations.create_mirror_topic(
-        "t", {0: [900], 1: [900]}, {"unclean.leader.election.enable": "false"}
+    topic_id = await create_mirror_topic(
+        member.operations, "t", {0: [900], 1: [900]}, {"unclean.leader.election.enable": "false"}
     )
     topic = member.image.topics_by_name["t"]
     assert topic.id == topic_id
@@ -46,14 +47,14 @@ async def test_creates_a_topic_on_link_brokers_only(member: TargetCluster) -> No
 
 
 async def test_validate_only_changes_nothing(quorum: FakeQuorum, member: TargetCluster) -> None:
-    await member.operations.create_mirror_topic("t", {0: [900]}, {}, validate_only=True)
+    await create_mirror_topic(member.operations, "t", {0: [900]}, {}, validate_only=True)
     assert not quorum.topics
 
 
 async def test_a_topic_of_somebody_else_is_refused(quorum: FakeQuorum, member: TargetCluster) -> None:
-    await member.operations.create_mirror_topic("t", {0: [900]}, {})
+    await create_mirror_topic(member.operations, "t", {0: [900]}, {})
     with pytest.raises(OperationFailed, match="creating topic t failed: t: TOPIC_ALREADY_EXISTS") as error:
-        await member.operations.create_mirror_topic("t", {0: [900]}, {})
+        await create_mirror_topic(member.operations, "t", {0: [900]}, {})
     assert error.value.code == 36
 
 
@@ -70,7 +71,7 @@ async def test_a_creation_with_a_lost_answer_is_found_in_the_log(
         return lost
 
     node.hooks["create_topics"] = done_but_lost
-    topic_id = await member.operations.create_mirror_topic("t", {0: [900]}, {})
+    topic_id = await create_mirror_topic(member.operations, "t", {0: [900]}, {})
     assert member.image.topics_by_name["t"].id == topic_id
     assert node.seen["create_topics"] == 2
 
@@ -80,18 +81,18 @@ async def test_missing_right_to_create(quorum: FakeQuorum, member: TargetCluster
         "topics": [{"name": "t", "error_code": 29, "configs": None}]
     }
     with pytest.raises(MissingRight, match="CREATE on Cluster"):
-        await member.operations.create_mirror_topic("t", {0: [900]}, {})
+        await create_mirror_topic(member.operations, "t", {0: [900]}, {})
 
 
 async def test_deleting_twice_is_deleting(member: TargetCluster) -> None:
-    await member.operations.create_mirror_topic("t", {0: [900]}, {})
+    await create_mirror_topic(member.operations, "t", {0: [900]}, {})
     await member.operations.delete_topic("t")
     assert "t" not in member.image.topics_by_name
     await member.operations.delete_topic("t")
 
 
 async def test_configs_are_set_and_deleted(member: TargetCluster) -> None:
-    await member.operations.create_mirror_topic("t", {0: [900]}, {"a": "1"})
+    await create_mirror_topic(member.operations, "t", {0: [900]}, {"a": "1"})
     await member.operations.set_topic_configs("t", {"b": "2"}, ["a"])
     assert member.image.configs[TOPIC_RESOURCE, "t"] == {"b": "2"}
     await member.operations.set_topic_configs("t", {}, [])
@@ -105,7 +106,7 @@ async def test_reassigns_and_cancels(member: TargetCluster) -> None:
     assert member.image.topics_by_name["t"].partitions[0].replicas == (1, 2, 900)
     with pytest.raises(OperationFailed, match="nope-0: UNKNOWN_TOPIC_OR_PARTITION"):
         await member.operations.reassign({TopicPartition("nope", 0): [1]})
-    await member.operations.create_mirror_topic("u", {0: [900]}, {})
+    await create_mirror_topic(member.operations, "u", {0: [900]}, {})
     await member.operations.reassign({TopicPartition("u", 0): None})  # none in progress: what a cancel wants
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -21,6 +22,7 @@ from linker.membership import (
 )
 from linker.membership.identity import NEWEST_LEVELS, largest_rack, offered_features
 from tests.fakes.controller import FakeController, FakeQuorum
+from tests.fakes.mirror_topic import create_mirror_topic
 from tests.membership.conftest import Member, eventually
 from wire.errors import ClusterUnreachable, RequestTimedOut
 from wire.frames.types import TopicPartition
@@ -29,6 +31,12 @@ from wire.metadata.image import ClusterImage
 
 def requests(node: FakeController, api: str) -> list[tuple[int, object]]:
     return [(version, request) for name, version, request in node.requests if name == api]
+
+
+def fencings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Each change of the controller's view of the broker."""
+    texts = [record.getMessage().rpartition(" is ") for record in caplog.records]
+    return [state for _, _, state in texts if state in ("fenced", "unfenced")]
 
 
 async def test_joins_registers_and_is_unfenced(
@@ -184,13 +192,15 @@ async def test_a_target_that_is_too_new_is_left_alone(
 
 
 async def test_ranges_follow_the_controllers(
-    quorum: FakeQuorum, member: TargetCluster, monkeypatch: pytest.MonkeyPatch
+    quorum: FakeQuorum,
+    member: TargetCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its binaries were upgraded: with the old ranges of broker 900 no feature could be."""
     monkeypatch.setattr("linker.membership.registration._FEATURES_INTERVAL", 0.05)
     node = quorum.nodes[0]
-    states: list[bool] = []
-    member.registration.on_fenced_change(states.append)
+    caplog.set_level(logging.INFO)
     epoch = member.identity.broker_epoch
     node.features["share.version"] = (0, 2, 0)
     await eventually(lambda: node.seen["broker_registration"] == 2)
@@ -201,7 +211,7 @@ async def test_ranges_follow_the_controllers(
     }
     await asyncio.sleep(0.3)
     assert node.seen["broker_registration"] == 2, "once is enough"
-    assert (states, member.identity.broker_epoch) == ([], epoch)
+    assert (fencings(caplog), member.identity.broker_epoch) == ([], epoch)
 
 
 # --- bad input: one clear line, nothing changed -------------------------------------------------------------
@@ -353,13 +363,14 @@ async def test_survives_lost_heartbeats(quorum: FakeQuorum, member: TargetCluste
     assert member.registration.session_valid
 
 
-async def test_unregistered_by_somebody_registers_again(quorum: FakeQuorum, member: TargetCluster) -> None:
-    states: list[bool] = []
-    member.registration.on_fenced_change(states.append)
+async def test_unregistered_by_somebody_registers_again(
+    quorum: FakeQuorum, member: TargetCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     old = quorum.brokers.pop(900)
     quorum.append("UnregisterBrokerRecord", {"broker_id": 900, "broker_epoch": old.epoch})
     await eventually(lambda: 900 in quorum.brokers and not quorum.brokers[900].fenced)
-    await eventually(lambda: states == [True, False])
+    await eventually(lambda: fencings(caplog) == ["fenced", "unfenced"])
     assert member.identity.broker_epoch == quorum.brokers[900].epoch != old.epoch
 
 
@@ -384,8 +395,8 @@ async def test_leaves(quorum: FakeQuorum, member: TargetCluster) -> None:
 
 
 async def test_leaving_is_refused_while_it_leads_or_hosts(quorum: FakeQuorum, member: TargetCluster) -> None:
-    await member.operations.create_mirror_topic("led", {0: [900], 1: [900]}, {})
-    await member.operations.create_mirror_topic("hosted", {0: [1, 900]}, {})
+    await create_mirror_topic(member.operations, "led", {0: [900], 1: [900]}, {})
+    await create_mirror_topic(member.operations, "hosted", {0: [1, 900]}, {})
     with pytest.raises(StillHosting, match=r"leads led-0, led-1 and is a replica of hosted-0") as refused:
         await member.leave(5)
     assert refused.value.hosts == [TopicPartition("hosted", 0)]

@@ -18,9 +18,11 @@ from controller.decide.mirrors import Leadership
 from controller.phases import Phase
 from controller.state import MirrorTopic
 from fleet.stored_controller import StoredController
-from linker.config.model import ClientListener, TargetConfig
+from linker.config.listeners import ClientListener
+from linker.config.model import TargetConfig
 from linker.fleet.identity import IdentityFile
-from linker.link_broker import LinkBroker, LinkBrokerSettings, SharedBuffers, connect_cluster
+from linker.link_broker import LinkBroker, SharedBuffers
+from linker.link_broker_settings import LinkBrokerSettings, connect_cluster
 from linker.links.running import RunningLinks
 from linker.membership import ClusterIdChanged, Identity
 from linker.process.early_bind import Doors

@@ -42,6 +42,8 @@ LONG_ONES = (
 
 # A broker that was killed is only let in again once its old session is over: 9 s by default.
 QUICK_FENCING = {"broker.session.timeout.ms": "5000", "broker.heartbeat.interval.ms": "1000"}
+# A group may be given a session that a test can wait for the end of: 45 s by default.
+TARGET_PROPERTIES = {**QUICK_FENCING, "group.consumer.min.session.timeout.ms": "10000"}
 SOURCE_PROPERTIES = {
     **QUICK_FENCING,
     "log.cleaner.backoff.ms": "300",
@@ -74,7 +76,7 @@ async def clusters(
     )
     target = KafkaCluster(
         KafkaClusterSpec(
-            name="target", brokers=3, controllers=1, racks=("a", "b", "c"), properties=QUICK_FENCING
+            name="target", brokers=3, controllers=1, racks=("a", "b", "c"), properties=TARGET_PROPERTIES
         ),
         directory,
     )

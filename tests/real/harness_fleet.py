@@ -110,6 +110,7 @@ class Fleet:
         target: KafkaCluster | None = None,
         keep: bool = True,
         gate: Proxy | None = None,
+        sources: Mapping[str, Mapping[str, Any]] | None = None,
         **more: Any,
     ) -> SidecarProcess:
         """One more, not started. `name` is of its directory; whoever does not keep it in the fleet closes it."""
@@ -122,6 +123,7 @@ class Fleet:
                 sidecar={"control.listener": f"127.0.0.1:{control.port}", "control.secret": SECRET},
                 store=store or self.store,
                 fleet=self.settings,
+                sources=sources or {},
                 advertised={} if gate is None else {"PLAINTEXT": gate.address},
             ),
             self.directory / (name or f"sidecar-{broker_id}"),

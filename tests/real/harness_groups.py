@@ -43,6 +43,7 @@ class Reader:
                 "auto.offset.reset": "error",  # a reset would hide what this is about
                 "auto.commit.interval.ms": 500,
                 "session.timeout.ms": 6000,
+                "heartbeat.interval.ms": 500,  # by which it hears of a rebalance; 3 s by default, as other tests have it
                 "fetch.wait.max.ms": 100,
                 **more,
             }

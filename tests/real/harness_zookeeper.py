@@ -1,4 +1,4 @@
-"""A source from before KRaft: one ZooKeeper and brokers of Kafka 2.8, as far as the tests of a link need it."""
+"""A source from before KRaft: one ZooKeeper and brokers, of Kafka 2.8 if no other is asked for, as far as tests need it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Self
 
 from lab.clusters import kafka_jars
 from lab.clusters.child_process import ChildProcess
+from lab.clusters.kafka_cluster import KafkaClusterSpec
 from lab.clusters.kafka_jars import KafkaDistribution, default_cache
 from lab.clusters.ports import PortReservation
 
@@ -18,17 +19,17 @@ VERSION = "2.8.2"
 START_TIMEOUT = 90.0
 
 
-async def zookeeper_distribution() -> KafkaDistribution:
+async def zookeeper_distribution(version: str = VERSION) -> KafkaDistribution:
     """Its jars, fetched once. Prepared for quick starts it is not: that starts a KRaft node."""
-    home = default_cache().absolute() / f"kafka-{VERSION}"
+    home = default_cache().absolute() / f"kafka-{version}"
     java = kafka_jars._find_java()
-    dist = KafkaDistribution(VERSION, home, java, await kafka_jars._java_build(java))
+    dist = KafkaDistribution(version, home, java, await kafka_jars._java_build(java))
     ready = home / "complete"
     if not ready.exists():
         home.parent.mkdir(parents=True, exist_ok=True)
         async with kafka_jars._locked(home.parent / f".{home.name}.lock"):
             if not ready.exists():
-                await kafka_jars._fetch_jars(VERSION, home)
+                await kafka_jars._fetch_jars(version, home)
                 ready.touch()
     return dist
 
@@ -88,13 +89,24 @@ class OldBroker(_Process):
 class ZooKeeperKafka:
     """`async with ZooKeeperKafka(2, directory) as source:` with as much of KafkaCluster as scenes use."""
 
-    def __init__(self, brokers: int, directory: Path, properties: Mapping[str, str] | None = None) -> None:
-        self._count = brokers
+    def __init__(
+        self,
+        brokers: int,
+        directory: Path,
+        properties: Mapping[str, str] | None = None,
+        version: str = VERSION,
+    ) -> None:
+        self.spec = KafkaClusterSpec(name="source", brokers=brokers)
+        self._version = version
         self._more = dict(properties or {})
         self._directory = directory
         self._port = PortReservation()
         self._zookeeper: _Process | None = None
         self.brokers: list[OldBroker] = []
+
+    @property
+    def zookeeper(self) -> str:
+        return f"127.0.0.1:{self._port.port}"
 
     @property
     def bootstrap(self) -> str:
@@ -104,7 +116,7 @@ class ZooKeeperKafka:
         return next(one.data for one in self.brokers if one.node_id == broker)
 
     async def __aenter__(self) -> Self:
-        dist = await zookeeper_distribution()
+        dist = await zookeeper_distribution(self._version)
         self._directory.mkdir(parents=True)
         command = dist.command(
             "org.apache.zookeeper.server.ZooKeeperServerMain",
@@ -115,7 +127,7 @@ class ZooKeeperKafka:
         self._zookeeper = _Process("zookeeper", self._directory, command, b"binding to port")
         try:
             await self._zookeeper.start()
-            for node_id in range(1, self._count + 1):
+            for node_id in range(1, self.spec.brokers + 1):
                 self.brokers.append(OldBroker(dist, node_id, self._port.port, self._directory, self._more))
             await asyncio.gather(*(broker.start() for broker in self.brokers))
         except BaseException:

@@ -171,7 +171,7 @@ async def test_followed_both_ways(guarded: Guarded) -> None:
     # Somebody takes one away here: it is put back.
     await remove(target, wanted[0])
     await until(everything, "an ACL that was taken away at the target")
-    await asyncio.sleep(6)
+    await asyncio.sleep(3)  # three looks
     assert await asyncio.to_thread(rows, target) == everything
 
     await sidecar.kill()
@@ -182,7 +182,7 @@ async def test_followed_both_ways(guarded: Guarded) -> None:
 
     await sidecar.linker("mirror", "promote", "orders", "--link", LINK, "--validation", "skip")
     await remove(source, wanted[0])
-    await asyncio.sleep(6)
+    await asyncio.sleep(3)  # three looks
     assert await asyncio.to_thread(rows, target) == everything
 
 

@@ -12,7 +12,7 @@ from admin.models import MirrorDescription, MirrorState
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess
 from lab.workload.log_compare import compare_replica
-from lab.workload.replica_log import open_replica
+from lab.workload.replica_log import ReplicaError, open_replica
 from tests.real.test_prefix import PATIENCE, make, write
 from tests.real.test_read_only import read, written
 from wire.frames.types import TopicPartition
@@ -27,9 +27,12 @@ def difference(first: KafkaCluster, topic: str, last: KafkaCluster, called: str)
     """The first one of two logs as they lie on disk: batches, offsets, every byte but the leader epoch."""
     for index in range(2):
         here, there = TopicPartition(called, index), TopicPartition(topic, index)
-        compared = compare_replica(
-            open_replica(first.log_dir(1), there), open_replica(last.log_dir(1), here), here, 1
-        )
+        try:
+            compared = compare_replica(
+                open_replica(first.log_dir(1), there), open_replica(last.log_dir(1), here), here, 1
+            )
+        except ReplicaError as error:  # the topic is not made yet
+            return str(error)
         if not compared.identical or not compared.batches:
             return f"{called}-{index}: {compared}"
     return None

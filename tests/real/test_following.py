@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from admin.models import MirrorState, MirrorSummary
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess
+from wire.together import together
 
 pytestmark = pytest.mark.timeout(420)
 PATIENCE = 120.0
@@ -78,8 +79,7 @@ class Stage:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def stage(start_cluster: StartCluster, start_sidecar: StartSidecar) -> AsyncIterator[Stage]:
-    source = await start_cluster(name="source", brokers=1)
-    target = await start_cluster(name="target", brokers=1)
+    source, target = await together(start_cluster(name=name, brokers=1) for name in ("source", "target"))
     sidecar = await start_sidecar(target.bootstrap)
     await sidecar.linker("link", "create", LINK, "--bootstrap-servers", source.bootstrap)
     yield Stage(source, target, sidecar)

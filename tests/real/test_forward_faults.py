@@ -40,7 +40,7 @@ from wire.frames.types import TopicPartition
 
 pytestmark = pytest.mark.timeout(240)
 RATE = 100.0
-STALL = 4.5  # longer than the impatient one waits for an answer
+STALL = 3.5  # longer than the impatient one waits for an answer
 STRIKE_TIMEOUT = 20.0
 GOES_ON_TIMEOUT = 40.0
 
@@ -57,7 +57,7 @@ POSITIONS: dict[str, Where] = {
 
 
 class Impatient(LibrdkafkaProducer):
-    """Gives an answer three seconds, and then sends again."""
+    """Gives an answer two seconds, and then sends again."""
 
     def _connect(self, bootstrap: str) -> None:
         self._producer = confluent_kafka.Producer(
@@ -67,8 +67,8 @@ class Impatient(LibrdkafkaProducer):
                 "enable.idempotence": "true",
                 "max.in.flight.requests.per.connection": "5",
                 "linger.ms": "2",
-                "request.timeout.ms": "3000",
-                "socket.timeout.ms": "3000",
+                "request.timeout.ms": "2000",
+                "socket.timeout.ms": "2000",
                 "error_cb": self._told,
             },
             logger=CLIENT_LOG,

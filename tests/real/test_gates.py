@@ -193,7 +193,7 @@ async def test_an_active_group_is_refused_and_goes_on_undisturbed(
             reader = Reader(library, bootstrap, group, [topic])
             stack.push_async_callback(reader.stop)
             await reader.wait_first(2, 30.0)
-            for kind in GateKind:
+            for kind in set(GateKind) - {GateKind.STREAMS}:
                 with pytest.raises(GroupActive, match="app-") as refused:
                     await side.plan(group, kind).close(at(topic, 10, 2))
                 assert {tp for member in refused.value.members for tp in member.partitions} == {

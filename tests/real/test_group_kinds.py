@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from controller.groups import GateKind
-from controller.state import GroupProtocol
+from controller.mirror_group import GroupProtocol
 from groups import other_kinds
 from groups.gates import NO_OFFSET, CommitFailed, Coordinators, OffsetAndMetadata
 from groups.gates.coordinators import KeyType

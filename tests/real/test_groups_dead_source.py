@@ -16,11 +16,12 @@ from admin.models import GroupState, MirrorState
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess
 from tests.real.harness_groups import LINK, GroupScene
+from tests.real.harness_tools import kafka_tool
 from tests.real.kafka_admin import kafka_admin
 
 pytestmark = pytest.mark.timeout(300)
 PREFIX = "orphaned."
-SESSION = 45.0  # group.consumer.session.timeout.ms of the target
+SESSION = 25.0  # consumer.session.timeout.ms of the group, in which a killed sidecar has to be back
 
 
 class DyingScene(GroupScene):
@@ -58,6 +59,10 @@ async def test_held_through_it_and_promoted_behind_the_fail_over(
     topic, group, other = unique_topic("topic"), unique_topic(f"{PREFIX}g"), unique_topic(f"{PREFIX}h")
     await scene.link(f"{PREFIX}.*")
     await scene.topic(topic)
+    given = ("--entity-type", "groups", "--entity-name", group, "--add-config")
+    session = f"consumer.session.timeout.ms={round(SESSION * 1000)}"
+    configured = await kafka_tool(scene.target.bootstrap, "kafka-configs", "--alter", *given, session)
+    assert configured.exit_code == 0, configured
     old = [
         scene.reader(scene.source, name, [topic], "app-0", **{"auto.offset.reset": "earliest"})
         for name in (group, other)

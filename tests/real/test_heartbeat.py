@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from admin.models import MirrorState, MirrorSummary
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess
+from wire.together import together
 
 pytestmark = pytest.mark.timeout(420)
 PATIENCE = 90.0
@@ -82,8 +83,7 @@ def metrics(sidecar: SidecarProcess) -> dict[tuple[str, str], float]:
 async def test_anybody_sees_at_the_target_that_the_link_lives(
     start_cluster: StartCluster, start_sidecar: StartSidecar
 ) -> None:
-    source = await start_cluster(name="source", brokers=1)
-    target = await start_cluster(name="target", brokers=1)
+    source, target = await together(start_cluster(name=name, brokers=1) for name in ("source", "target"))
     sidecar = await start_sidecar(target.bootstrap)
     admin = AdminClient({"bootstrap.servers": source.bootstrap})
     await asyncio.to_thread(admin.create_topics([NewTopic("orders", 1, 1)])["orders"].result, 60)

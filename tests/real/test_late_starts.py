@@ -29,6 +29,7 @@ from wire.client.cluster import Cluster
 from wire.client.security import ClientSecurity
 from wire.frames.list_offsets import EARLIEST, list_at
 from wire.frames.types import TopicPartition, parse_bootstrap
+from wire.together import together
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -100,12 +101,12 @@ async def until_mirror(
 async def test_records_that_retention_took_from_the_replicas_alone_are_not_promoted_away(
     start_cluster: StartCluster, start_sidecar: StartSidecar, unique_topic: Callable[[str], str]
 ) -> None:
-    source = await start_cluster(name="source", properties={"log.retention.ms": "-1"})
-    target = await start_cluster(
-        name="target",
-        brokers=2,
-        controllers=1,
-        properties={"log.retention.check.interval.ms": "500", "log.segment.delete.delay.ms": "100"},
+    often = {"log.retention.check.interval.ms": "500", "log.segment.delete.delay.ms": "100"}
+    source, target = await together(
+        [
+            start_cluster(name="source", properties={"log.retention.ms": "-1"}),
+            start_cluster(name="target", brokers=2, controllers=1, properties=often),
+        ]
     )
     half, whole = unique_topic("half"), unique_topic("whole")
     await asyncio.to_thread(create, source, half, whole)
@@ -213,8 +214,9 @@ async def test_records_that_retention_took_from_the_replicas_alone_are_not_promo
 async def test_a_mirror_that_was_begun_later_is_equal_from_there(
     start_cluster: StartCluster, start_sidecar: StartSidecar, unique_topic: Callable[[str], str]
 ) -> None:
-    source = await start_cluster(name="source")
-    target = await start_cluster(name="target", brokers=2, controllers=1)
+    source, target = await together(
+        [start_cluster(name="source"), start_cluster(name="target", brokers=2, controllers=1)]
+    )
     topic = unique_topic("later")
     await asyncio.to_thread(create, source, topic)
     await asyncio.to_thread(write, source, topic, 100)

@@ -33,6 +33,7 @@ from lab.clusters.kafka_cluster import KafkaCluster, KafkaClusterSpec
 from linker.membership import AdvertisedListener, Identity, TargetCluster
 from linker.promote.fleet_ports import TargetHandOver
 from tests.controller.steps import next_step
+from tests.fakes.mirror_topic import create_mirror_topic
 from wire.client.cluster import Cluster
 from wire.client.security import ClientSecurity
 from wire.frames.types import TopicPartition, parse_bootstrap
@@ -106,7 +107,8 @@ class Fleet:
 
     async def create(self, *brokers: int) -> None:
         """On these link brokers, each partition led by another one; then the copies are asked for."""
-        await self.head.operations.create_mirror_topic(
+        await create_mirror_topic(
+            self.head.operations,
             self.topic,
             {i: (*brokers[i % len(brokers) :], *brokers[: i % len(brokers)]) for i in TARGETS},
             UNCLEAN,

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from admin.models import MirrorState
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess
+from wire.together import together
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(420)]
 PATIENCE = 120.0
@@ -63,8 +64,7 @@ async def until_active(sidecar: SidecarProcess, *topics: str) -> None:
 async def test_from_mirrormaker_to_a_file_that_is_applied_again_and_again(
     start_cluster: StartCluster, start_sidecar: StartSidecar, tmp_path: Path
 ) -> None:
-    source = await start_cluster(name="source", brokers=1)
-    target = await start_cluster(name="target", brokers=1)
+    source, target = await together(start_cluster(name=name, brokers=1) for name in ("source", "target"))
     sidecar = await start_sidecar(target.bootstrap)
     await asyncio.to_thread(make, source.bootstrap, "orders", "shop.a", "alone", "unasked")
 

@@ -25,6 +25,7 @@ from linker.membership import (
     TargetCluster,
 )
 from linker.membership.topic_operations import TOPIC_RESOURCE
+from tests.fakes.mirror_topic import create_mirror_topic
 from wire.client.cluster import Cluster
 from wire.client.security import ClientSecurity
 from wire.errors import ConnectionLost
@@ -128,8 +129,11 @@ async def mirror(
 ) -> list[TopicPartition]:
     """A topic led by the link broker and open to be handed over."""
     tps = [TopicPartition(topic, index) for index in range(partitions)]
-    await target.operations.create_mirror_topic(
-        topic, {tp.partition: [target.broker_id] for tp in tps}, {"unclean.leader.election.enable": "false"}
+    await create_mirror_topic(
+        target.operations,
+        topic,
+        {tp.partition: [target.broker_id] for tp in tps},
+        {"unclean.leader.election.enable": "false"},
     )
     await target.operations.reassign(
         {
@@ -370,14 +374,14 @@ async def test_a_restarted_target_broker_has_a_new_epoch(
 
 # --- rights -------------------------------------------------------------------------------------------------
 
-_USERS = {"admin": "admin-secret", "sidecar": "sidecar-secret"}
+USERS = {"admin": "admin-secret", "sidecar": "sidecar-secret"}
 _JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
     'username="admin" password="admin-secret" '
-    + " ".join(f'user_{name}="{password}"' for name, password in _USERS.items())
+    + " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
     + ";"
 )
-_SECURED = {
+SECURED = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:admin",
     "sasl.enabled.mechanisms": "PLAIN",
@@ -397,7 +401,7 @@ def credentials(user: str) -> ClientSecurity:
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": "PLAIN",
             "sasl.username": user,
-            "sasl.password": _USERS[user],
+            "sasl.password": USERS[user],
         }
     )
 
@@ -432,7 +436,7 @@ async def test_the_missing_right_is_named_one_after_the_other(
         controllers=1,
         listeners={"SASL_PLAINTEXT": "SASL_PLAINTEXT"},
         controller_protocol="SASL_PLAINTEXT",
-        properties=_SECURED,
+        properties=SECURED,
     )
     admin = Cluster("target", parse_bootstrap(kafka.bootstrap), credentials("admin"), "admin")
     listener = AdvertisedListener("SASL_PLAINTEXT", "127.0.0.1", 19092, 2)
@@ -451,8 +455,8 @@ async def test_the_missing_right_is_named_one_after_the_other(
     await refused("DESCRIBE", lambda: sidecar().target.join(30))
     await refused("CLUSTER_ACTION", lambda: sidecar().target.join(30))
     target = await sidecar().up()
-    await refused("CREATE", lambda: target.operations.create_mirror_topic(topic, {0: [900]}, {}))
-    await target.operations.create_mirror_topic(topic, {0: [900]}, {})
+    await refused("CREATE", lambda: create_mirror_topic(target.operations, topic, {0: [900]}, {}))
+    await create_mirror_topic(target.operations, topic, {0: [900]}, {})
     tp = TopicPartition(topic, 0)
     await refused("ALTER", lambda: target.operations.reassign({tp: [1, 2]}))
     await target.operations.reassign({tp: [1, 2]})

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from admin.models import LinkStatus, MirrorState
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import CommandError, SidecarProcess
+from wire.together import together_by_key
 
 pytestmark = pytest.mark.timeout(420)
 PATIENCE = 120.0
@@ -134,8 +135,10 @@ class Pair:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def pair(start_cluster: StartCluster, start_sidecar: StartSidecar) -> AsyncIterator[Pair]:
-    clusters = {name: await start_cluster(name=name, brokers=1) for name in ("west", "east")}
-    sidecars = {name: await start_sidecar(cluster.bootstrap) for name, cluster in clusters.items()}
+    clusters = await together_by_key({name: start_cluster(name=name, brokers=1) for name in ("west", "east")})
+    sidecars = await together_by_key(
+        {name: start_sidecar(cluster.bootstrap) for name, cluster in clusters.items()}
+    )
     yield Pair(clusters, sidecars)
 
 
@@ -156,7 +159,7 @@ async def test_two_clusters_mirror_each_others_topics_under_load(pair: Pair) -> 
         for topic in ("from-west", "from-east")
         for at in ("west", "east")
     ]
-    await asyncio.sleep(3)
+    await asyncio.sleep(1)
 
     # A mirror of the mirror is refused, as a topic and by pattern.
     await pair.sidecars["west"].linker(
@@ -233,8 +236,9 @@ async def test_everything_by_pattern_in_both_directions_ends_after_one_hop(pair:
 async def test_one_source_that_is_down_does_not_touch_the_other_link(
     start_cluster: StartCluster, start_sidecar: StartSidecar
 ) -> None:
-    sources = {name: await start_cluster(name=name, brokers=1) for name in ("north", "south")}
-    target = await start_cluster(name="target", brokers=1)
+    names = ("north", "south", "target")
+    sources = await together_by_key({name: start_cluster(name=name, brokers=1) for name in names})
+    target = sources.pop("target")
     sidecar = await start_sidecar(target.bootstrap)
     for name, cluster in sources.items():
         make(cluster, f"of-{name}")
@@ -263,7 +267,7 @@ async def test_one_source_that_is_down_does_not_touch_the_other_link(
     await sources["north"].brokers[0].kill()
     await until(lambda links: links["north"].state is MirrorState.SOURCE_UNAVAILABLE)
     before = len(through_target.acknowledged)
-    await asyncio.sleep(5)
+    await asyncio.sleep(1.5)
     assert len(through_target.acknowledged) > before
     await through_target.stop()
     await at_source.stop()
@@ -283,8 +287,10 @@ async def test_a_topic_does_not_come_back_over_two_other_clusters(
     start_cluster: StartCluster, start_sidecar: StartSidecar
 ) -> None:
     """a -> b -> c, and c -> a is refused; once the topic is b's own, it may come to a."""
-    clusters = {name: await start_cluster(name=name, brokers=1) for name in "abc"}
-    sidecars = {name: await start_sidecar(cluster.bootstrap) for name, cluster in clusters.items()}
+    clusters = await together_by_key({name: start_cluster(name=name, brokers=1) for name in "abc"})
+    sidecars = await together_by_key(
+        {name: start_sidecar(cluster.bootstrap) for name, cluster in clusters.items()}
+    )
     make(clusters["a"], "orders")
 
     async def link(at: str, source: str, *options: str) -> None:

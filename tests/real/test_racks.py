@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from admin.models import MirrorState, PartitionStatus
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess
+from wire.together import together
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 PATIENCE = 90.0
@@ -51,8 +52,12 @@ async def test_the_replica_of_the_links_rack_is_read_and_the_leader_when_it_is_g
     start_cluster: StartCluster, start_sidecar: StartSidecar
 ) -> None:
     selector = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
-    source = await start_cluster(name="source", brokers=2, racks=("r1", "r2"), properties=selector)
-    target = await start_cluster(name="target", brokers=1)
+    source, target = await together(
+        [
+            start_cluster(name="source", brokers=2, racks=("r1", "r2"), properties=selector),
+            start_cluster(name="target", brokers=1),
+        ]
+    )
     sidecar = await start_sidecar(target.bootstrap)
     admin = AdminClient({"bootstrap.servers": source.bootstrap})
     topic = NewTopic("orders", num_partitions=1, replica_assignment=[[1, 2]])

@@ -19,8 +19,8 @@ from lab.clusters.sidecar_process import SidecarProcess
 from tests.real.harness_promote import LINK
 from tests.real.harness_trouble import create_topic
 
-LIFETIME = 12  # seconds
-SECONDS = 60
+LIFETIME = 8  # seconds
+SECONDS = 33  # four ends of logins
 LOGIN = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
     'username="link" password="secret" user_link="secret" user_admin="admin";'

@@ -1,4 +1,4 @@
-"""Streams groups (KIP-1071) of Kafka Streams on real clusters: named, and promoted with their offsets and their state."""
+"""Streams groups (KIP-1071) of Kafka Streams on real clusters: held, and promoted with their offsets and their state."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from tests.real.harness_groups import LINK, PATIENCE, GroupScene
 PREFIX = "counting."
 COUNTING = Library(name="streams-4.3.1", kind="streams", program="CountingStreams", version="4.3.1")
 PARTITIONS = 2
+HELD_FOR = 60.0
 pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.skipif(shutil.which("javac") is None, reason="javac was not found: install a JDK"),
@@ -113,7 +114,7 @@ async def scene(
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-async def test_named_from_the_first_look_and_promoted_with_its_offsets_and_state(
+async def test_held_from_the_mirror_of_its_state_on_and_promoted_with_it(
     scene: GroupScene, tmp_path: Path, unique_topic: Callable[[str], str], guarantee: str
 ) -> None:
     topic = unique_topic("topic")
@@ -124,58 +125,74 @@ async def test_named_from_the_first_look_and_promoted_with_its_offsets_and_state
         old = await app.start(scene.source, "source")
         await app.all_counted(scene.source)
         await scene.link(f"{PREFIX}.*")
-        mirrored = [topic, app.output]
-        await scene.sidecar.linker("mirror", "create", *mirrored, "--link", LINK, "--replication-factor", "2")
-        await scene.wait_active(*mirrored)
+        topics = [topic, app.output]
+        await scene.sidecar.linker("mirror", "create", *topics, "--link", LINK, "--replication-factor", "2")
+        await scene.wait_active(*topics)
         listed = await scene.state(app.group, GroupState.REFUSED)
         deadline = time.monotonic() + PATIENCE
         while sorted(listed.unmirrored) != app.internal and time.monotonic() < deadline:
             await asyncio.sleep(1)  # the first look may have come before the last internal topic was read
             listed = await scene.state(app.group, GroupState.REFUSED)
         assert (listed.protocol, listed.gate, listed.topics) == ("streams", "none", [topic])
-        assert sorted(listed.unmirrored) == app.internal
+        assert "while the link does not mirror" in (listed.reason or "")
         without = await scene.sidecar.run("group", "promote", app.group, "--link", LINK)
         assert without.exit_code == 1 and "the state that is in its changelogs" in " ".join(
             (without.output + without.errors).split()
         )
+        planned = await scene.sidecar.linker("mirror", "promote", topic, "--link", LINK, "--dry-run")
+        assert f"streams group {app.group} reads {topic}: " in " ".join(planned.output.split())
         await scene.sidecar.linker(
             "mirror", "create", *app.internal, "--link", LINK, "--replication-factor", "2"
         )
-        await scene.wait_active(*mirrored, *app.internal)
+        topics += app.internal
+        await scene.wait_active(*topics)
+        held = await scene.gated(app.group)
+        assert (held.protocol, held.gate, held.unmirrored) == ("streams", "streams", [])
+        new = await app.start(scene.target, "target")
         await scene.until(
-            "its internal topics are known to be mirrored",
+            "the application waits on the target",
             lambda client: client.describe_group(LINK, app.group),
-            lambda one: not one.unmirrored,
+            lambda one: bool(one.members_at_target),
         )
-        planned = await scene.sidecar.linker("mirror", "promote", topic, "--link", LINK, "--dry-run")
-        assert f"streams group {app.group} reads {topic}: " in " ".join(planned.output.split())
-        scene.write(topic, PARTITIONS, 50)
-        await scene.promote(app.group)
-        waiting = await scene.until(
-            "the promote says who is there",
-            lambda client: client.describe_group(LINK, app.group),
-            lambda one: one.state is GroupState.DRAINING and "still in the group" in (one.reason or ""),
-        )
-        assert "at 127.0.0.1" in waiting.reason
-        await app.all_counted(scene.source)
-        scene.write(topic, PARTITIONS, 50)  # some of it is left to the target
-        await old.stop()
-        done = await scene.until(
-            "the group is promoted, and said to be",
-            lambda client: client.describe_group(LINK, app.group),
-            lambda one: one.state is GroupState.PROMOTED and "on the target" in (one.reason or ""),
-        )
-        assert "its members can be started there" in done.reason
-        scene.write(topic, PARTITIONS, 50)
+        await scene.sidecar.kill()
+        await scene.sidecar.start()  # takes the gate over
+        until = time.monotonic() + HELD_FOR
+        while time.monotonic() < until:  # longer than any session
+            scene.write(topic, PARTITIONS, 5)
+            await app.all_counted(scene.source)
+            shown = await scene.ask(lambda client: client.describe_group(LINK, app.group))
+            assert [one.partitions for one in shown.members_at_target] == [[]]
+            assert (shown.state, shown.unheld) == (GroupState.GATED, [])
+            await asyncio.sleep(2)
+        assert not new.transcript.errors
         if guarantee == "exactly_once_v2":  # a transaction cannot be in two clusters
-            topics = [*mirrored, *app.internal]
+            await old.stop()
             await scene.ask(lambda client: client.promote(LINK, PromoteRequest(topics=topics)))
             await scene.until(
                 "its topics are promoted",
                 lambda client: client.list_mirrors(LINK),
                 lambda found: {one.topic for one in found if one.state == "PROMOTED"} >= set(topics),
             )
-        await app.start(scene.target, "target")
+            await scene.promote(app.group)
+        else:
+            await scene.promote(app.group)
+            waiting = await scene.until(
+                "the promote says who is there",
+                lambda client: client.describe_group(LINK, app.group),
+                lambda one: one.state is GroupState.DRAINING and "still in the group" in (one.reason or ""),
+            )
+            assert "at 127.0.0.1" in waiting.reason
+            scene.write(topic, PARTITIONS, 50)  # some of it is left to the target
+            await old.stop()
+        done = await scene.until(
+            "the group is promoted, and said to run",
+            lambda client: client.describe_group(LINK, app.group),
+            lambda one: one.state is GroupState.PROMOTED and "on the target" in (one.reason or ""),
+        )
+        assert "runs on the target: 1 members, 1 with partitions" in done.reason
+        scene.write(
+            topic, PARTITIONS, 50, *([scene.target.bootstrap] if guarantee == "exactly_once_v2" else [])
+        )
         await app.all_counted(scene.target)
     finally:
         await app.stop()

@@ -18,6 +18,7 @@ from wire.client.cluster import Cluster
 from wire.client.security import ClientSecurity
 from wire.frames.types import TopicPartition as WireTopicPartition
 from wire.frames.types import parse_bootstrap
+from wire.together import together
 
 pytestmark = pytest.mark.timeout(420)
 PATIENCE = 60.0
@@ -131,8 +132,12 @@ class Pair:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def pair(start_cluster: StartCluster, start_sidecar: StartSidecar) -> AsyncIterator[Pair]:
-    source = await start_cluster(name="source", brokers=1, properties=KEEPS)
-    target = await start_cluster(name="target", brokers=2, properties=DEFAULTS)
+    source, target = await together(
+        [
+            start_cluster(name="source", brokers=1, properties=KEEPS),
+            start_cluster(name="target", brokers=2, properties=DEFAULTS),
+        ]
+    )
     sidecar = await start_sidecar(target.bootstrap)
     await sidecar.linker("link", "create", LINK, "--bootstrap-servers", source.bootstrap)
     yield Pair(source, target, sidecar)
@@ -154,11 +159,11 @@ async def test_a_target_with_shorter_retention_deletes_nothing_of_a_mirror(pair:
     assert "retention.ms is -1 at the source and 604800000 by the target's defaults" in said, said
     assert "max.message.bytes is 3000000 at the source" in said, said
     pair.write(pair.target.bootstrap, "history", 100, ago_ms=0)
-    await asyncio.sleep(4)  # eight looks of the target's retention
+    await asyncio.sleep(2)  # four looks of the target's retention
     plan = await pair.sidecar.linker("mirror", "promote", "history", "--link", LINK, "--dry-run")
     assert "retention.ms is -1 at the source" in plan.output, plan
     await pair.promote("history")
-    await asyncio.sleep(4)
+    await asyncio.sleep(2)
     assert await asyncio.to_thread(pair.count, "history") == 600
     configs = await asyncio.to_thread(pair.configs, "history")
     assert configs["retention.ms"] == "-1"

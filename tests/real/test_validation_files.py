@@ -23,6 +23,7 @@ from validator.messages import Configure, Finished, PartitionPlan, ReplicaPlan, 
 from wire.client.cluster import Cluster
 from wire.client.security import ClientSecurity
 from wire.frames.types import TopicPartition, parse_bootstrap
+from wire.together import together
 
 TOPIC = "validated"
 BATCHES = 10
@@ -192,8 +193,7 @@ def run_of(source: KafkaCluster, target: KafkaCluster, run_id: str, **fields: An
 async def test_faults_in_the_files_of_a_broker(
     start_cluster: Callable[..., Awaitable[KafkaCluster]], tmp_path: Path
 ):
-    source = await start_cluster(name="source", brokers=1)
-    target = await start_cluster(name="target", brokers=1)
+    source, target = await together(start_cluster(name=name, brokers=1) for name in ("source", "target"))
     await fill(source)
     await fill(target)
     async with validator_process(tmp_path) as validator:

@@ -116,6 +116,7 @@ async def with_the_sidecars_own(rig: Rig, partitions: int) -> None:
     runtime._verified.set()
     runtime.producer_ids = SimpleNamespace(allowed=True)
     runtime.read_only = None
+    runtime._reverses = None
     links._links["east"] = runtime
     mirrors = Mirrors(lambda: controller.image, rig.image, MirrorDirectory(), links.forwards, LINK_BROKER)
     controller.listeners.add(mirrors.on_records)

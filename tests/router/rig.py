@@ -25,6 +25,7 @@ from wire.client.cluster import Cluster
 from wire.client.connection import Connection
 from wire.client.security import ClientSecurity, ListenerSecurity
 from wire.frames.buffers import FramePool
+from wire.frames.leader_epochs import LeaderEpochs
 from wire.frames.produce import ProduceResult, encode_produce_request, parse_produce_response
 from wire.frames.types import TopicPartition
 from wire.metadata.image import BrokerImage, ClusterImage, Endpoint, PartitionImage, TopicImage
@@ -43,6 +44,9 @@ class Partition:
     forwarding: bool = True
     refusing: str | None = None
     read_only: str | None = None
+    switching: bool = False
+    taking: bool = False
+    epochs: LeaderEpochs | None = None
 
 
 @dataclass

@@ -33,7 +33,6 @@ async def test_requests_of_others_are_passed_through_in_order() -> None:
         )
         assert {answer.topics[0].name for answer in answers} == {"orders"}
         assert rig.target.counts["metadata"] == 10
-        assert rig.router.stats.upstreams_opened == 1
 
 
 async def test_api_versions_are_cut_to_what_we_serve() -> None:

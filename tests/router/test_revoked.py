@@ -46,7 +46,7 @@ class Broker:
                 }
                 for topic in topics
             ]
-            frame = codec.encode_response("metadata", 12, 1, {"topics": told, "brokers": []})
+            frame = codec.encode_response("metadata", 9, 1, {"topics": told, "brokers": []})
             answered(memoryview(frame))
 
 

@@ -45,9 +45,6 @@ async def test_they_go_on_in_order_when_forwarding_is_back(told: bool) -> None:
         await waiting(rig, 6)
         assert rig.source.counts["produce"] == 1
         assert rig.router.hub.budget.used > 0, "their bytes are in the budget"
-        assert rig.router.stats.produces_waited == 2, (
-            "one of each partition found it shut; the others were behind it"
-        )
         shut(rig, on=True)
         if told:
             rig.router.forwarding_changed()

@@ -72,7 +72,7 @@ def as_a_broker_tells(allowed: bool, monkeypatch: pytest.MonkeyPatch) -> list[li
             }
             for topic in topics
         ]
-        frame = codec.encode_response("metadata", 12, 1, {"topics": told, "brokers": []})
+        frame = codec.encode_response("metadata", 9, 1, {"topics": told, "brokers": []})
         asyncio.get_running_loop().call_soon(answered, memoryview(frame))
 
     monkeypatch.setattr(Authorizer, "_ask_metadata", ask)

@@ -17,10 +17,12 @@ from admin.models import (
     ControllerDescription,
     CreateLinkRequest,
     CreateMirrorsRequest,
+    Direction,
     DoctorReport,
     FailoverPartition,
     FailoverPlan,
     FailoverRequest,
+    FinishRequest,
     FleetMember,
     FleetStatus,
     Forwarding,
@@ -44,11 +46,16 @@ from admin.models import (
     PromoteTopic,
     ReassignRequest,
     ReplicaStatus,
+    RestorePartition,
+    RestorePlan,
+    RestoreRequest,
+    RestoreState,
     SidecarDescription,
     SidecarState,
     SidecarStatus,
     Status,
     StayingPartition,
+    SyncRequest,
     TaskStatus,
     TopicWay,
     Topology,
@@ -117,6 +124,14 @@ class MemoryService(MemoryGroups):
         self.calls: list[str] = []  # every change that was carried out
         self.closed: list[str] = []  # topics that the source refuses writes to, for an abandoned promote
         self.not_ready: str | None = None
+        self.restored = RestorePartition(
+            topic="orders",
+            partition=0,
+            state=RestoreState.RESTORED,
+            end=100,
+            records=3,
+            file="/exports/100.log",
+        )
         self.abandon: str | None = None  # reason: promotes are abandoned instead of finished
         self.stuck = False  # promotes stay in their first phase
         self.raises: BaseException | None = None
@@ -133,6 +148,7 @@ class MemoryService(MemoryGroups):
         self.runs: dict[str, ValidationRun] = {}
         self.interval: int | None = None  # of the continuous validation, ms
         self.differs: str | None = None  # a run finds this
+        self.reversed: set[str] = set()  # topics that the target owns
         self.evidence: PromoteValidation | None = None  # of promotes, once they are through
         self.warnings: list[str] = []  # of promotes
 
@@ -265,6 +281,7 @@ class MemoryService(MemoryGroups):
             lag=None if bad else 7,
             max_lag=None if bad else 5,
             lag_ms=None if bad else 90_000,
+            direction=Direction.REVERSED if topic in self.reversed else Direction.FORWARD,
         )
 
     async def describe_mirror(self, link: str, topic: str) -> MirrorDescription:
@@ -320,6 +337,35 @@ class MemoryService(MemoryGroups):
         self._known(link)
         self.calls.append(f"reassign {request.model_dump(exclude_defaults=True)} dry_run={dry_run}")
         return self._done(dry_run, "reassign", "orders-0")
+
+    async def sync_mirrors(self, link: str, request: SyncRequest, *, dry_run: bool) -> ChangeResult:
+        await self._enter()
+        self._known(link)
+        self.calls.append(f"sync {request.model_dump(exclude_defaults=True)} dry_run={dry_run}")
+        return self._done(dry_run, "sync", "orders")
+
+    async def finish_mirrors(self, link: str, request: FinishRequest, *, dry_run: bool) -> ChangeResult:
+        await self._enter()
+        self._known(link)
+        self.calls.append(f"finish {request.model_dump(exclude_defaults=True)} dry_run={dry_run}")
+        return self._done(dry_run, "finish", "orders")
+
+    async def plan_restore(self, link: str, request: RestoreRequest) -> RestorePlan:
+        await self._enter()
+        self._known(link)
+        blockers = [] if self.source_dead or request.force else ["orders-0: the source has other records"]
+        return RestorePlan(link=link, partitions=[self.restored], blockers=blockers)
+
+    async def restore_mirrors(self, link: str, request: RestoreRequest) -> RestorePlan:
+        plan = await self.plan_restore(link, request)
+        self.calls.append(f"restore {request.model_dump(exclude_defaults=True)}")
+        return plan
+
+    async def plan_switch(self, link: str, request: PromoteRequest) -> PromotePlan:
+        return await self.plan_promote(link, request)
+
+    async def switch_mirrors(self, link: str, request: PromoteRequest) -> PromoteJobStatus:
+        return await self.promote(link, request)
 
     def _refuse_closed(self, force: bool) -> None:
         if self.closed and not force:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linker.config.file import load_config, parse_config
-from linker.config.model import ClientListener, Config, ConfigError
+from linker.config.listeners import ClientListener
+from linker.config.model import Config, ConfigError
 from wire.client.properties import PropertyError, parse_bootstrap_servers, parse_listener
 from wire.client.secrets import SecretError
 from wire.client.security import ClientSecurity
@@ -332,6 +333,80 @@ def test_one_clear_line(text: str, message: str) -> None:
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
+
+
+SOURCES = """
+sources:
+  east: {%s}
+"""
+
+
+def test_a_source_that_is_joined() -> None:
+    config = parse(
+        MINIMAL
+        + SOURCES
+        % "broker.id: 900, listeners: 'IN://:1,OUT://h:2', advertised.listeners: 'IN://a:3,OUT://b:4', "
+        "listener.security.protocol.map: 'IN:PLAINTEXT,OUT:SSL', listener.name.out.ssl.keystore.location: /k, rack: r, "
+        "controller.sasl.password: '${env:SECRET}', controller.quorum.bootstrap.servers: 'c:5'",
+        SECRET="hidden",
+    )
+    east = config.sources["east"]
+    assert (east.broker_id, east.rack) == (900, "r")  # ids are each cluster's own
+    assert [(one.name, one.advertised_port, one.security_protocol) for one in east.client_listeners()] == [
+        ("IN", 3, "PLAINTEXT"),
+        ("OUT", 4, "SSL"),
+    ]
+    assert east.listener_properties("OUT") == {"ssl.keystore.location": "/k"}
+    assert east.controller_bootstrap_servers() == [("c", 5)]
+    assert "hidden" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("", "sources.east.broker.id: is missing"),
+        ("broker.id: 1", "sources.east.listeners: is missing"),
+        ("broker.id: 1, listener: x", "unknown key sources.east.listener; did you mean listeners?"),
+        (
+            "broker.id: 1, listeners: 'TLS://h:1'",
+            "sources.east: listener.security.protocol.map: listener TLS",
+        ),
+        (
+            "broker.id: 1, listeners: 'PLAINTEXT://:1'",
+            "sources.east.advertised.listeners: listener PLAINTEXT",
+        ),
+        (
+            "broker.id: 1, listeners: 'PLAINTEXT://h:1', listener.name.x.ssl.keystore.location: k",
+            "sources.east.listener.name.x.ssl.keystore.location: there is no listener X",
+        ),
+        (
+            "broker.id: 1, listeners: 'PLAINTEXT://h:1', controller.ssl.key.password: '${env:NO}'",
+            "sources.east: controller.ssl.key.password: environment variable NO",
+        ),
+        (
+            "broker.id: 1, listeners: 'PLAINTEXT://h:1', controller.quorum.bootstrap.servers: c",
+            "sources.east: controller.quorum.bootstrap.servers: 'c'",
+        ),
+        (
+            "broker.id: 1, listeners: 'PLAINTEXT://127.0.0.1:19092'",
+            "sources.east.listeners: PLAINTEXT and sidecar.listeners: PLAINTEXT are one address, 127.0.0.1:19092",
+        ),
+        (
+            "broker.id: 1, listeners: 'PLAINTEXT://:8080', advertised.listeners: 'PLAINTEXT://h:1'",
+            "sidecar.admin.listen and sources.east.listeners: PLAINTEXT are one address",
+        ),
+    ],
+)
+def test_one_clear_line_about_a_source(section: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(MINIMAL + SOURCES % section)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["sources: [east]", "sources: {east: 800}", "sources: {'a b': {}}"])
+def test_sources_that_are_no_sections(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^sources"):
+        parse(MINIMAL + text)
 
 
 def test_errors_name_the_file(tmp_path: Path) -> None:

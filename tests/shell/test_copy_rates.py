@@ -9,6 +9,7 @@ import pytest
 
 from linker.links.copy_rates import CopyRates
 from linker.links.status import copy_progress, link_progress
+from tests.links.link_context import context
 from wire.frames.types import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -24,12 +25,10 @@ class Rig:
             link_partitions=lambda _link: [SimpleNamespace(tp=tp, phase=None) for tp in self.lags]
         )
         self.rates = CopyRates(
-            "l",
-            SimpleNamespace(image=image),  # type: ignore[arg-type]
+            context("l", controller=SimpleNamespace(image=image), head=fleet),
             lambda: self.copies,
             lambda _tp: (1, 2),
             lambda tp: self.lags[tp],
-            lambda: fleet,  # type: ignore[arg-type, return-value]
             lambda: self.now,
         )
 

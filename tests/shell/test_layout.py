@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 
@@ -103,7 +104,7 @@ def test_without_a_terminal_a_row_is_a_line() -> None:
 
 
 def test_the_width_is_the_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout", type("Tty", (), {"isatty": lambda self: True})())
+    monkeypatch.setattr("sys.stdout", type("Tty", (io.StringIO,), {"isatty": lambda self: True})())
     monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((91, 24)))
     assert output.terminal_width() == 91
     monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((0, 0)))

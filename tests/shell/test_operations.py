@@ -22,9 +22,12 @@ from admin.models import (
     CreateMirrorsRequest,
     DemoteGroupsRequest,
     FailoverRequest,
+    FinishRequest,
     PromoteGroupsRequest,
     PromoteRequest,
     ReassignRequest,
+    RestoreRequest,
+    SyncRequest,
     UpdateLinkRequest,
 )
 from admin.operation import AdminOperation, operation
@@ -46,6 +49,9 @@ BODIES: dict[Any, Any] = {
     PromoteRequest: PromoteRequest(all=True),
     FailoverRequest: FailoverRequest(all=True),
     ReassignRequest: ReassignRequest(all=True, away_from=[2]),
+    RestoreRequest: RestoreRequest(topics=["orders"]),
+    FinishRequest: FinishRequest(topics=["orders"]),
+    SyncRequest: SyncRequest(topics=["orders"]),
     PromoteGroupsRequest: PromoteGroupsRequest(all=True),
     DemoteGroupsRequest: DemoteGroupsRequest(all=True),
     ApplyAccessRequest: ApplyAccessRequest(),

@@ -30,6 +30,20 @@ def test_a_run_is_followed_to_its_end(cli: Cli, api: Running) -> None:
     assert api.service.calls[-1] == "validate payments records"
 
 
+def test_topics_of_both_owners_are_two_runs(cli: Cli, api: Running) -> None:
+    """Of one owner's alone it is one run of all; exit code 1 if either is bad."""
+    make(cli, "orders", "payments")
+    api.service.reversed = {"payments"}
+    assert cli("validate", "a").code == 0
+    assert api.service.calls[-2:] == ["validate orders batches", "validate payments batches"]
+    api.service.reversed = {"orders", "payments"}
+    assert cli("validate", "a").code == 0
+    assert api.service.calls[-1] == "validate all batches"
+    api.service.reversed = {"payments"}
+    api.service.differs = "the CRCs differ"
+    assert cli("validate", "a").code == 1
+
+
 def test_what_differs_is_loud(cli: Cli, api: Running) -> None:
     make(cli, "orders")
     api.service.differs = "the CRCs differ"

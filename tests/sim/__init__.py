@@ -1,9 +1,11 @@
-"""A fleet of sidecars in a simulated world: clocks, network, store, Kafka and crashes out of one seed.
+"""A fleet of sidecars and two Kafka clusters in a simulated world: clocks, network, store and crashes out of one seed.
 
-What runs is the product: FleetRunner, Head, Member, SharedController, StoredController, PromoteDriver, Balancer and
-the router's lanes, fences and lease gate. What is simulated is everything they talk to. A story is one seed: faults
-and promotes at random, then peace; invariants are checked after every event. File map: `loop` time and
-processes, `network`, `store`, `target` (KRaft and the real brokers), `source`, `sidecar` and `router` one process,
-`ports` what the head's work asks of the target, `world` who is who and what must hold, `story` what happens,
-`mutations` rules taken out to see that they are missed.
+What runs is the product: FleetRunner, Head, Member, SharedController, StoredController, PromoteDriver, Balancer, the
+router's lanes, fences and lease gate, and of a switch TakeOver, SyncReplicas, LinkSwitch and SourceSync. What is simulated
+is everything they talk to, and of the sidecar the copies and how an in-sync follower reads. A story is one seed: faults
+at random, and promotes or switches there and back, then peace; invariants are checked after every event. File map:
+`loop` time and processes, `network`, `store`, `cluster` (KRaft) with `replicas` (its brokers' logs), of which there are
+two alike, `seen` a cluster as a sidecar sees it, `sidecar` one process, `place` the same as a broker of one cluster,
+`router` and `follower` parts of that, `duties` of the link controller, `world` who is who and what must hold, `faults`
+clients and what goes wrong, `story` what happens, `mutations` rules taken out to see that they are missed.
 """

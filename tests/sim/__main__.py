@@ -16,14 +16,19 @@ from tests.sim.story import Told, tell
 MOST_SEEDS = 1500
 
 
-def tell_mutated(seed: int, mutation: str | None = None, ignore: str = "") -> Told:
+def tell_mutated(
+    seed: int, mutation: str | None = None, ignore: str = "", switching: bool | None = None
+) -> Told:
     with mutated(mutation):
-        return tell(seed, ignore=ignore)
+        return tell(seed, ignore=ignore, switching=switching)
 
 
 def first_caught(name: str, seeds: Iterable[int], ignore: str = "") -> Told | None:
     """The first story in which the missing rule shows."""
-    return next((told for seed in seeds if (told := tell_mutated(seed, name, ignore)).broken), None)
+    switching = MUTATIONS[name].switching
+    return next(
+        (told for seed in seeds if (told := tell_mutated(seed, name, ignore, switching)).broken), None
+    )
 
 
 def _caught(name: str, most: int) -> tuple[str, Told | None, Told | None]:
@@ -58,12 +63,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="this one alone, with its trace if it breaks")
     parser.add_argument("--mutate", choices=MUTATIONS, help="without this rule")
     parser.add_argument("--ignore", default="", help="letters of invariants that are not judged")
+    parser.add_argument(
+        "--stories",
+        choices=("both", "promote", "switch"),
+        default="both",
+        help="of which kind; both: most are promotes, every eighth is a switch",
+    )
     parser.add_argument("--mutations", action="store_true", help="the table of all rules")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     if options.mutations:
         return _mutations(MOST_SEEDS, options.processes)
-    run = partial(tell_mutated, mutation=options.mutate, ignore=options.ignore)
+    switching = {"both": None, "promote": False, "switch": True}[options.stories]
+    run = partial(tell_mutated, mutation=options.mutate, ignore=options.ignore, switching=switching)
     if options.seed is not None:
         told = run(options.seed)
         _show(told)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller import keys
+from controller.judge import take_over
 from controller.operations import Delete, Operation, Put
 from fleet import messages as m
 from fleet.commands import Commands, FleetIncomplete
@@ -19,6 +20,7 @@ from fleet.lease import Holder, Lease, LeaseTable
 from fleet.member import Member
 from fleet.shared_controller import SharedController
 from fleet.stores.base import ControllerFenced
+from linker.links.source_sync import SourceSync
 from linker.promote.checks import Checks
 from tests.controller.memory_store import MemoryStore
 from tests.sim.sidecar import ProcessLease
@@ -34,6 +36,7 @@ class Mutation:
     name: str
     what: str
     patches: Callable[[], list[Patch]]
+    switching: bool = False  # which stories miss it
 
 
 def _lease_check_off() -> list[Patch]:
@@ -213,6 +216,21 @@ def _lease_from_the_answer() -> list[Patch]:
     return [(Lease, "renewed", renewed)]
 
 
+def _one_replica_is_enough() -> list[Patch]:
+    """An in-sync follower tells what the first replica of the mirror has."""
+    original = SourceSync.must_hold
+
+    def must_hold(self: SourceSync, copy: Any) -> Collection[int]:
+        return list(original(self, copy))[:1]
+
+    return [(SourceSync, "must_hold", must_hold)]
+
+
+def _leading_is_enough() -> list[Patch]:
+    """A partition counts as taken over as soon as a link broker leads it."""
+    return [(take_over, "held_by_link", lambda partition, link_brokers: partition.leader in link_brokers)]
+
+
 MUTATIONS: Mapping[str, Mutation] = {
     mutation.name: mutation
     for mutation in (
@@ -230,6 +248,9 @@ MUTATIONS: Mapping[str, Mutation] = {
         Mutation("fences-late", "a welcome's fences come after the first renewal", _fences_after_renewal),
         Mutation("bye-renewed", "a lease that was given back is renewed", _given_up_is_renewed),
         Mutation("lease-from-answer", "the lease runs from the answer", _lease_from_the_answer),
+        Mutation("one-replica-in-sync", "in sync, one replica is enough", _one_replica_is_enough, True),
+        Mutation("led-is-taken", "a leader is enough, whoever is in the ISR", _leading_is_enough, True),
+        Mutation("lease-off-both", "no lease is looked at, at either side", _lease_check_off, True),
     )
 }
 

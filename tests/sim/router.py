@@ -18,10 +18,11 @@ from wire.frames.types import TopicPartition
 
 if TYPE_CHECKING:
     from tests.controller.kraft_model import Partition
-    from tests.sim.sidecar import Sidecar
+    from tests.sim.place import Place
 
 DEADLINE = 6.0  # longer than a lease, as clients' timeouts are
 _SETTLE_GRACE = 0.5
+_AGAIN = 0.05  # after a leader has said that it is none
 
 
 class Job:
@@ -38,8 +39,9 @@ class Job:
 
 
 class SimRouter:
-    def __init__(self, sidecar: Sidecar) -> None:
-        self._sidecar = sidecar
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._sidecar = sidecar = place.sidecar
         self._process = sidecar.process
         self.fences: FenceTable[Job] = FenceTable(sidecar.world.loop.time, _SETTLE_GRACE)
         self.gate: LeaseGate[Job] = LeaseGate(sidecar.lease, self.fences)
@@ -55,7 +57,7 @@ class SimRouter:
     ) -> None:
         state = self.fences.state(tp)
         carried = state is FenceState.CARRIED
-        if not (self._sidecar.leads(tp) or carried or self.fenced_for_hand_over(tp)):
+        if not (self._place.leads(tp) or carried or self.fenced_for_hand_over(tp)):
             reply(NOT_LEADER_OR_FOLLOWER)
             return
         if not (carried or self._sidecar.lease.valid()):
@@ -88,7 +90,7 @@ class SimRouter:
                 if not self._carry_on(lane, last=state is FenceState.HANDED_OVER):
                     return
                 continue
-            if not self._sidecar.leads(lane.tp):
+            if not self._place.leads(lane.tp):
                 self._deliver(lane.refuse(NOT_LEADER_OR_FOLLOWER))
                 return
             if not self.gate.may_send(lane.tp):
@@ -104,18 +106,18 @@ class SimRouter:
             self._send(lane, batch)
 
     def _send(self, lane: Lane[Job], batch: Batch[Job]) -> None:
-        world, term = self._sidecar.world, self._sidecar.lease.term
+        term = self._sidecar.lease.term
         batch.job.term = self._sidecar.watched.count
 
-        def answered(good: bool) -> None:
+        def answered(code: int | None) -> None:
             self._lost.pop(id(batch), None)
-            if good:
-                self._replied(lane, batch, term)
+            if code is not None:
+                self._replied(lane, batch, term, code)
             else:
                 self._deliver(lane.lost(batch))
                 self._moved(lane)
 
-        self._lost[id(batch)] = world.source.write(self._process, lane.tp, batch.job.record, answered)
+        self._lost[id(batch)] = self._place.owner.write(self._process, lane.tp, batch.job.record, answered)
 
     def _carry_on(self, lane: Lane[Job], *, last: bool) -> bool:
         """To the new leader; whether more can be sent."""
@@ -132,31 +134,41 @@ class SimRouter:
         world = self._sidecar.world
         leader = self._view(lane.tp).leader
 
+        name = f"{self._place.cluster.name} {leader}"
+        over = False
+
+        def settle(code: int | None) -> None:
+            nonlocal over
+            if not over:
+                over = True
+                self._process.call(self._carried, lane, batch, code)
+
+        def told(code: int) -> None:
+            world.network.deliver(name, self._process.name, lambda: settle(code), world.network.delay())
+
         def arrive() -> None:
             """At the real broker."""
-            good = world.target.append(lane.tp, leader, batch.job.record)
-            world.network.deliver(
-                str(leader),
-                self._process.name,
-                lambda: self._process.call(self._carried, lane, batch, good),
-                world.network.delay(),
-            )
+            self._place.cluster.replicas.produce(lane.tp, leader, batch.job.record, told)
 
-        world.network.deliver(self._process.name, str(leader), arrive, world.network.delay())
+        world.network.deliver(self._process.name, name, arrive, world.network.delay())
+        world.loop.kernel(DEADLINE / 2, settle, None)
         return True
 
     def _again(self, lane: Lane[Job]) -> None:
         lane.wake()
         self._pump(lane)
 
-    def _carried(self, lane: Lane[Job], batch: Batch[Job], good: bool) -> None:
-        for told, code in lane.answered(batch, NONE if good else NOT_LEADER_OR_FOLLOWER):
+    def _carried(self, lane: Lane[Job], batch: Batch[Job], code: int | None) -> None:
+        for told, answer in lane.lost(batch) if code is None else lane.answered(batch, code):
             if told.job.told is None:
-                told.job.told = code
-                if code == NONE:
-                    self._sidecar.world.carried(self._sidecar, told.job.tp, told.job.record)
-                told.job.reply(code)
-        self._moved(lane)
+                told.job.told = answer
+                if answer == NONE:
+                    self._sidecar.world.carried(self._place, told.job.tp, told.job.record)
+                told.job.reply(answer)
+        if code == NONE:
+            self._moved(lane)
+        else:
+            self._process.later(_AGAIN, self._moved, lane)
 
     def connections_lost(self) -> None:
         """Of all clients at once: the source's broker went away."""
@@ -164,12 +176,18 @@ class SimRouter:
         for lost in list(self._lost.values()):
             lost()
 
-    def _replied(self, lane: Lane[Job], batch: Batch[Job], term: int) -> None:
+    def _replied(self, lane: Lane[Job], batch: Batch[Job], term: int, code: int) -> None:
         lease = self._sidecar.lease
         covered = lease.covers(term)
         batch.job.arrived = self._process.clock()
-        self._deliver(self.gate.answered(lane, batch, ProduceResult(lane.tp.partition, 0), covered=covered))
-        self._moved(lane)
+        result = ProduceResult(lane.tp.partition, code)
+        self._deliver(self.gate.answered(lane, batch, result, covered=covered))
+        if code == NONE:
+            self._moved(lane)
+        else:
+            self._process.later(_AGAIN, self._moved, lane)
+            for waiter in self._waiters:
+                waiter.set()
 
     def _moved(self, lane: Lane[Job]) -> None:
         self._pump(lane)
@@ -182,7 +200,7 @@ class SimRouter:
             if job.told is None:
                 job.told = code
                 if code in ACKNOWLEDGES:
-                    self._sidecar.world.acknowledged(self._sidecar, job.tp, job.record, job.term, job.arrived)
+                    self._sidecar.world.acknowledged(self._place, job.tp, job.record, job.term, job.arrived)
                 job.reply(code)
 
     def _conclude(self, told: Sequence[Told[Job]]) -> None:
@@ -240,7 +258,8 @@ class SimRouter:
         self._process.spawn(work)
 
     def _view(self, tp: TopicPartition) -> Partition:
-        return self._sidecar.target.image.topics_by_name["t"].partitions[tp.partition]
+        partition: Partition = self._place.view(tp)
+        return partition
 
     def expect_hand_over(self, tps: Iterable[TopicPartition]) -> None:
         return None  # connections are not simulated
@@ -250,7 +269,7 @@ class SimRouter:
         return (
             self.fences.state(tp) is FenceState.FENCED
             and leader >= 0
-            and leader not in self._sidecar.world.sidecar_ids
+            and leader not in self._place.link_brokers()
         )
 
     def holds(self, tps: Iterable[TopicPartition]) -> bool:

@@ -7,22 +7,25 @@ import contextlib
 import hashlib
 import logging
 import random
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from controller.image import ControllerImage
 from controller.phases import PROMOTING, Phase
 from fleet.link_controller import LinkController
+from fleet.roster import Roster
+from tests.sim.cluster import REAL, Cluster
+from tests.sim.faults import Clients, Faults
 from tests.sim.loop import SimLoop, alive_again
-from tests.sim.sidecar import LINK, Sidecar
-from tests.sim.store import STORE
-from tests.sim.target import KRAFT, REAL
-from tests.sim.world import Broken, World
+from tests.sim.sidecar import BACK, LINK
+from tests.sim.world import CONFIGS, Broken, World
 from wire.frames.types import TopicPartition
 
 _TROUBLE = 22.0  # seconds of faults at most
 _SETTLES = 40.0  # within which everything is as it should be after the last fault
-_CLIENTS = ("c0", "c1", "c2")
+SWITCHED = 8  # one of so many stories is one of switches: they are longer
 
 
 @dataclass(frozen=True)
@@ -40,310 +43,6 @@ class Told:
     trace: str  # its digest: two runs of a seed are the same run
 
 
-class Clients:
-    """Producers: they ask whoever leads, or who they think does."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.rng = world.rng_clients
-        self.number = 0
-
-    def start(self) -> None:
-        for client in _CLIENTS:
-            self.world.loop.kernel(self.rng.random() * 0.1, self._tick, client)
-
-    def _tick(self, client: str) -> None:
-        world, rng = self.world, self.rng
-        world.loop.kernel(rng.uniform(0.04, 0.16), self._tick, client)
-        tp = rng.choice(world.tps)
-        self.number += 1
-        record = f"{client}.{self.number}"
-        leader = world.target.kraft.partitions[tp].leader
-        if rng.random() < 0.15:
-            leader = rng.choice(world.sidecar_ids)
-        if leader in REAL:
-            if world.target.append(tp, leader, record):
-                world.last_ack[tp] = world.loop.time()
-                world.acked[tp].add(record)
-            return
-        world.network.deliver(client, str(leader), lambda: self._produce(client, leader, tp, record), 0.001)
-
-    def _produce(self, client: str, leader: int, tp: TopicPartition, record: str) -> None:
-        sidecar = self.world.sidecar_of(leader)
-        if sidecar is not None:
-            sidecar.process.call(
-                sidecar.router.produce, client, tp, record, client == "c2", lambda code: None
-            )
-
-
-class Faults:
-    """What goes wrong."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.rng = world.rng_faults
-        self.over = False
-        self.kinds: list[tuple[float, Callable[[], None]]] = [
-            (1.0, self.crash),
-            (1.2, self.pause),
-            (1.5, self.cut_some),
-            (2.0, self.lonely),
-            (2.0, self.slow_and_lonely),
-            (0.7, self.reset),
-            (1.0, self.store_trouble),
-            (0.8, self.lose_seat),
-            (0.6, self.store_away),
-            (1.0, self.slow_source),
-            (0.5, self.source_connections),
-            (1.5, self.controller_trouble),
-            (0.8, self.elections),
-            (0.4, self.real_broker),
-            (0.4, self.lazy_follower),
-            (0.8, self.outside_writer),
-            (0.6, self.leave),
-            (3.0, self.elsewhere),
-        ]
-
-    def start(self) -> None:
-        self.world.loop.kernel(self.rng.uniform(0.3, 2.0), self._next)
-        self.world.loop.kernel(self.rng.uniform(0.5, 5.0), self._promote)
-
-    def _next(self) -> None:
-        if self.over:
-            return
-        weights = [weight for weight, _ in self.kinds]
-        (chosen,) = self.rng.choices([kind for _, kind in self.kinds], weights)
-        chosen()
-        self.world.loop.kernel(self.rng.uniform(0.1, 2.0), self._next)
-
-    def _promote(self) -> None:
-        if self.over:
-            return
-        self.ask_promote()
-        self.world.loop.kernel(self.rng.uniform(0.7, 4.0), self._promote)
-
-    def ask_promote(self) -> None:
-        for sidecar in self.world.sidecars.values():
-            sidecar.process.call(sidecar.promote)
-
-    # One by one.
-
-    def _anybody(self) -> Sidecar | None:
-        return self.rng.choice(list(self.world.sidecars.values())) if self.world.sidecars else None
-
-    def _leader(self) -> Sidecar | None:
-        leader = self.world.target.kraft.partitions[self.rng.choice(self.world.tps)].leader
-        return self.world.sidecar_of(leader) or self._anybody()
-
-    def _head(self) -> Sidecar | None:
-        seat = self.world.store.seat
-        return None if seat is None else self.world.sidecar_of(seat.holder.broker_id)
-
-    def crash(self) -> None:
-        broker = self.rng.choice(self.world.sidecar_ids)
-        self.world.kill(broker)
-        self.world.loop.kernel(self.rng.choice([0.02, 0.3, 1.0, 4.0]), self._start, broker)
-
-    def _start(self, broker: int) -> None:
-        if broker not in self.world.sidecars:
-            self.world.start(broker)
-
-    def leave(self) -> None:
-        sidecar, head = self._anybody(), self._head()
-        if sidecar is not None:
-            if head is not None and self.rng.random() < 0.7:
-                # What it is told is on its way while it goes.
-                self.world.network.cut(
-                    str(head.broker_id), str(sidecar.broker_id), self.rng.uniform(0.4, 0.9)
-                )
-            self.world.loop.kernel(0.35, self._leaves, sidecar)
-
-    def _leaves(self, sidecar: Sidecar) -> None:
-        if self.world.sidecar_of(sidecar.broker_id) is sidecar:
-            self.world.note(f"{sidecar.broker_id}: leaves")
-            sidecar.process.call(sidecar.leave)
-            self.world.loop.kernel(self.rng.uniform(0.05, 2.0), self._left, sidecar)
-
-    def _left(self, sidecar: Sidecar) -> None:
-        if self.world.sidecar_of(sidecar.broker_id) is sidecar:
-            self.world.kill(sidecar.broker_id)
-            self.world.loop.kernel(self.rng.uniform(0.05, 1.0), self._start, sidecar.broker_id)
-
-    def pause(self) -> None:
-        sidecar = self.rng.choice([self._anybody(), self._leader(), self._head()])
-        if sidecar is not None and not sidecar.process.paused:
-            seconds = self.rng.choice([0.2, 1.0, 2.5, 5.0]) * self.rng.uniform(0.7, 1.3)
-            self.world.note(f"{sidecar.broker_id}: stopped for {seconds:.2f} s")
-            sidecar.process.pause()
-            self.world.loop.kernel(seconds, self._go_on, sidecar)
-
-    def _go_on(self, sidecar: Sidecar) -> None:
-        if sidecar.process.paused and not sidecar.process.dead:
-            self.world.note(f"{sidecar.broker_id}: goes on")
-            sidecar.process.go_on()
-
-    def _cut(self, one: str, other: str, seconds: float) -> None:
-        way = self.rng.random()
-        self.world.note(
-            f"cut {one} {'-' if way < 0.7 else '>' if way < 0.85 else '<'} {other} for {seconds:.2f} s"
-        )
-        if way < 0.85:
-            self.world.network.cut(one, other, seconds)
-        if way < 0.7 or way >= 0.85:
-            self.world.network.cut(other, one, seconds)
-
-    def _seconds(self) -> float:
-        return self.rng.choice([0.3, 1.5, 3.0, 6.0]) * self.rng.uniform(0.7, 1.3)
-
-    def _others(self, sidecar: Sidecar) -> list[str]:
-        peers = [str(b) for b in self.world.sidecar_ids if b != sidecar.broker_id]
-        return [STORE, KRAFT, *peers]
-
-    def cut_some(self) -> None:
-        sidecar = self._anybody()
-        if sidecar is not None:
-            for other in self._others(sidecar):
-                if self.rng.random() < 0.4:
-                    self._cut(str(sidecar.broker_id), other, self._seconds())
-
-    def lonely(self, sidecar: Sidecar | None = None) -> None:
-        """Source and clients are all that it has."""
-        sidecar = sidecar or self.rng.choice([self._leader(), self._head(), self._anybody()])
-        if sidecar is not None and not sidecar.process.dead:
-            seconds = self.rng.uniform(1.5, 7.0)
-            self.world.note(f"{sidecar.broker_id}: alone for {seconds:.2f} s")
-            for other in self._others(sidecar):
-                self.world.network.cut(str(sidecar.broker_id), other, seconds)
-                self.world.network.cut(other, str(sidecar.broker_id), seconds)
-
-    def slow_and_lonely(self) -> None:
-        """What it has sent lands when others have given it up."""
-        sidecar = self._leader()
-        if sidecar is not None:
-            self._slow(sidecar.process.name, self.rng.uniform(0.5, 4.0))
-            self.world.loop.kernel(
-                self.rng.uniform(0.1, 1.0), self.rng.choice([self.lonely, self.lonely, self._stop]), sidecar
-            )
-            if self.rng.random() < 0.3:
-                head = self._head()
-                if head is not None and head is not sidecar:
-                    self.world.loop.kernel(self.rng.uniform(0.1, 1.0), self.world.kill, head.broker_id)
-                    self.world.loop.kernel(3.0, self._start, head.broker_id)
-            self.world.loop.kernel(self.rng.uniform(0.1, 3.0), self.ask_promote)
-
-    def _stop(self, sidecar: Sidecar) -> None:
-        if sidecar.process.runs:
-            sidecar.process.pause()
-            self.world.note(f"{sidecar.broker_id}: stopped")
-            self.world.loop.kernel(self.rng.uniform(2.0, 6.0), self._go_on, sidecar)
-
-    def reset(self) -> None:
-        sidecar = self._anybody()
-        if sidecar is not None:
-            self.world.note(f"{sidecar.broker_id}: its connections are reset")
-            self.world.network.reset(lambda end: sidecar.process in (end.process, end.there))
-
-    def store_trouble(self) -> None:
-        store = self.world.store
-        store.fail_before, store.fail_after, store.late = (self.rng.choice([0.0, 0.1, 0.4]) for _ in range(3))
-        self.world.loop.kernel(self.rng.uniform(0.5, 4.0), self._store_well)
-
-    def _store_well(self) -> None:
-        store = self.world.store
-        store.fail_before = store.fail_after = store.late = 0.0
-
-    def lose_seat(self) -> None:
-        seated = self.world.store.seated
-        if seated is not None:
-            self.world.store.expire(seated)
-
-    def store_away(self) -> None:
-        seconds = self._seconds()
-        for broker in self.world.sidecar_ids:
-            self._cut(str(broker), STORE, seconds)
-
-    def _slow(self, name: str, seconds: float) -> None:
-        self.world.note(f"source: slow for {name}, {seconds:.2f} s")
-        self.world.source.slow_until[name] = self.world.loop.time() + seconds
-
-    def slow_source(self) -> None:
-        seconds = self.rng.uniform(0.3, 4.0)
-        for broker in self.world.sidecar_ids:
-            if self.rng.random() < 0.6:
-                self._slow(str(broker), seconds)
-
-    def source_connections(self) -> None:
-        sidecar = self._leader()
-        if sidecar is not None:
-            self.world.note(f"{sidecar.broker_id}: loses its connections to the source")
-            sidecar.process.call(sidecar.router.connections_lost)
-
-    def controller_trouble(self) -> None:
-        target = self.world.target
-        target.alter_late, target.alter_doubled, target.not_controller = (
-            self.rng.choice([0.0, 0.3, 0.8]) for _ in range(3)
-        )
-        self.world.loop.kernel(self.rng.uniform(1.0, 6.0), self._controller_well)
-
-    def _controller_well(self) -> None:
-        target = self.world.target
-        target.alter_late = target.alter_doubled = target.not_controller = 0.0
-
-    def elections(self) -> None:
-        kraft = self.world.target.kraft
-        if self.rng.random() < 0.5:
-            kraft.rebalance()
-        else:
-            kraft.fence(self.rng.choice(self.world.sidecar_ids))
-
-    def real_broker(self) -> None:
-        self.world.target.broker_down(self.rng.choice(REAL), self._seconds())
-
-    def lazy_follower(self) -> None:
-        self.world.target.lazy[self.rng.choice(REAL)] = self.world.loop.time() + self._seconds()
-
-    def elsewhere(self) -> None:
-        """Somebody moves replicas: the link controller as an operator asks it, or another tool, which may cancel too."""
-        tp = self.rng.choice(self.world.tps)
-        replicas = tuple(self.rng.sample(REAL, self.rng.choice([1, 2, 2, 2])))
-        head = self._head()
-        if self.world.owned[tp]:
-            return
-        if head is not None and self.rng.random() < 0.5:
-            self.world.note(f"{tp} is to be moved to {replicas}")
-            head.process.call(head.move, tp, replicas)
-        else:
-            cancel = self.rng.random() < 0.2
-            self.world.note(f"a tool {'cancels' if cancel else f'reassigns to {replicas}'}: {tp}")
-            self.world.target.kraft.reassign(tp, None if cancel else replicas)
-
-    def outside_writer(self) -> None:
-        """A producer that was not moved, for a moment; what it is told is no business of a sidecar's."""
-        tp = self.rng.choice(self.world.tps)
-        for number in range(self.rng.choice([1, 1, 5])):
-            self.world.loop.kernel(
-                number * self.rng.uniform(0, 0.2),
-                self.world.source.append,
-                tp,
-                f"outside.{self.world.loop.time()}.{number}",
-            )
-
-    def peace(self) -> None:
-        self.over = True
-        world = self.world
-        world.note("peace")
-        self._store_well()
-        self._controller_well()
-        world.source.slow_until.clear()
-        world.network.heal()
-        for broker in world.sidecar_ids:
-            sidecar = world.sidecars.get(broker)
-            if sidecar is None:
-                world.start(broker)
-            else:
-                self._go_on(sidecar)
-
-
 def unsettled(world: World, since: float) -> str | None:
     """What is not as it should be once nothing goes wrong any more."""
     heads = [s for s in world.sidecars.values() if s.runner.fleet_controller is not None]
@@ -355,12 +54,39 @@ def unsettled(world: World, since: float) -> str | None:
     for sidecar in world.sidecars.values():
         if not sidecar.lease.valid():
             return f"{sidecar.broker_id} has no lease: {sidecar.runner.trouble}"
+    if world.switching and (left := not_switched(world, image)) is not None:
+        return left
     for tp in world.tps:
-        phase = image.partitions[LINK, tp].phase
-        if phase in PROMOTING or world.owned[tp] != (phase is Phase.PROMOTED):
-            return f"{tp} is {phase}"
         if world.last_ack[tp] < since + 1.0:
             return f"nothing was acknowledged for {tp}"
+        if world.switching:
+            continue
+        phase = image.partitions[LINK, tp].phase
+        if phase in PROMOTING or world.owned(tp) != (phase is Phase.PROMOTED):
+            return f"{tp} is {phase}"
+    return None
+
+
+def not_switched(world: World, image: ControllerImage) -> str | None:
+    """A topic that is switched has one mirror, which is ACTIVE and lies at the side that does not own it."""
+    for tp in world.tps:
+        owner = world.owner[tp]
+        if owner is not world.owner[world.tps[0]]:
+            return "a part of the topic is the other side's"
+        there, link, over = (
+            (world.target, LINK, BACK) if owner is world.source else (world.source, BACK, LINK)
+        )
+        if (over, tp.topic) in image.mirrors:
+            return f"{tp} has a mirror of {over}, and {owner.name} owns it"
+        phase = image.partitions[link, tp].phase if (link, tp) in image.partitions else None
+        if phase is not Phase.ACTIVE:
+            return f"{tp} of {link} is {phase}"
+        if owner.configs != CONFIGS and (owner is world.source or owner.configs):
+            return f"{owner.name} has the configs {owner.configs}"
+        if there.electable(tp):
+            return f"{there.electable(tp)} of {there.name} can be elected"
+        if owner.kraft.partitions[tp].leader not in REAL:
+            return f"{owner.kraft.partitions[tp].leader} leads {tp} at {owner.name}"
     return None
 
 
@@ -374,23 +100,31 @@ async def _live(world: World) -> None:
     all_over: float | None = None
     while loop.time() < end and not world.ended.is_set():
         await _pause(world, 0.5)
-        if all(world.owned.values()):
+        if not world.switching and all(map(world.owned, world.tps)):
             all_over = all_over or loop.time()
             if loop.time() > all_over + 4.0:
                 break
     faults.peace()
     await _settle(world, loop.time())
     # And everything can be handed over in the end.
+    before = dict(world.owner)
     for _ in range(3):
-        if world.ended.is_set() or all(world.owned.values()):
+        if world.ended.is_set() or _is_over(world, before):
             break
         faults.ask_promote()
-        await _pause(world, 1.5)
+        await _pause(world, 1.5 if not world.switching else 8.0)
         await _settle(world, loop.time() - 1.0)
     else:
-        if not all(world.owned.values()):
-            world.broken(f"e: {[tp for tp, owned in world.owned.items() if not owned]} cannot be promoted")
+        if not _is_over(world, before):
+            world.broken(f"e: {[tp for tp in world.tps if not world.owned(tp)]} cannot be promoted")
     world.judge_end()
+
+
+def _is_over(world: World, before: Mapping[TopicPartition, Cluster]) -> bool:
+    """The target owns all; or, of what is switched there and back, the side that did not before."""
+    if world.switching:
+        return all(world.owner[tp] is not before[tp] for tp in world.tps)
+    return all(map(world.owned, world.tps))
 
 
 async def _settle(world: World, since: float) -> None:
@@ -409,7 +143,7 @@ async def _pause(world: World, seconds: float) -> None:
 
 async def _end(world: World) -> None:
     """Everything stops in order; what is judged was judged before."""
-    world.ignore = "abcdefgx"
+    world.ignore = "abcdefghix"
     alive_again(world.everybody)
     for _ in range(50):
         # What is still begun meanwhile ends too.
@@ -433,29 +167,56 @@ class _InOrder(dict[Any, None]):
 
 
 @contextlib.contextmanager
-def listeners_in_order() -> Iterator[None]:
-    original = LinkController.__init__
-
-    def init(self: LinkController, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        self.listeners = _InOrder()  # type: ignore[assignment]
-
-    LinkController.__init__ = init  # type: ignore[method-assign]
+def simulated_time(loop: SimLoop) -> Iterator[None]:
+    """For what reads a clock that nobody gave it."""
+    monotonic, wall = time.monotonic, time.time
+    time.monotonic = time.time = loop.time
     try:
         yield
     finally:
-        LinkController.__init__ = original  # type: ignore[method-assign]
+        time.monotonic, time.time = monotonic, wall
 
 
-def tell(seed: int, *, ignore: str = "") -> Told:
-    """Run the story of a seed."""
+@contextlib.contextmanager
+def partitions_in_order() -> Iterator[None]:
+    """Sets of partitions are walked in the same order in every process."""
+    TopicPartition.__hash__ = lambda self: self.partition + 1  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del TopicPartition.__hash__
+
+
+@contextlib.contextmanager
+def listeners_in_order() -> Iterator[None]:
+    of_controller, of_roster = LinkController.__init__, Roster.__init__
+
+    def controller(self: LinkController, *args: Any, **kwargs: Any) -> None:
+        of_controller(self, *args, **kwargs)
+        self.listeners = _InOrder()  # type: ignore[assignment]
+
+    def roster(self: Roster, *args: Any, **kwargs: Any) -> None:
+        of_roster(self, *args, **kwargs)
+        self.on_membership = _InOrder()  # type: ignore[assignment]
+
+    LinkController.__init__, Roster.__init__ = controller, roster  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        LinkController.__init__, Roster.__init__ = of_controller, of_roster  # type: ignore[method-assign]
+
+
+def tell(seed: int, *, ignore: str = "", switching: bool | None = None) -> Told:
+    """Run the story of a seed. `switching`: of a topic that is switched; None: as the seed has it."""
+    if switching is None:
+        switching = seed % SWITCHED == SWITCHED - 1
     logging.disable(logging.CRITICAL)
     random.seed(seed)
     loop = SimLoop()
     asyncio.set_event_loop(loop)
     try:
-        with listeners_in_order():
-            world = World(loop, seed, ignore=ignore)
+        with listeners_in_order(), partitions_in_order(), simulated_time(loop):
+            world = World(loop, seed, ignore=ignore, switching=switching)
 
             def unexpected(_: object, context: dict[str, Any]) -> None:
                 error = context.get("exception")
@@ -480,7 +241,7 @@ def tell(seed: int, *, ignore: str = "") -> Told:
         seconds,
         world.acks,
         world.carries,
-        sum(world.owned.values()),
+        world.hand_overs,
         max(world.epochs),
         digest,
     )

@@ -15,33 +15,39 @@ from tests.sim.story import tell
 #: Seeds that noticed it, the likely ones first. Any change of the product moves them, so others are tried too.
 LIKELY = {
     "lease-check-off": 3,
-    "term-ignored": 4,
-    "fence-unanswered": 4,
-    "expiry-ignored": 15,
-    "versions-off": 69,
-    "epochs-off": 7,
+    "term-ignored": 2,
+    "fence-unanswered": 24,
+    "expiry-ignored": 8,
+    "versions-off": 4,
+    "epochs-off": 24,
     "proof-skipped": 15,
-    "inherit-skipped": 15,
-    "no-recheck": 9,
-    "fences-late": 99,
-    "bye-renewed": 6,
-    "lease-from-answer": 9,
+    "inherit-skipped": 8,
+    "no-recheck": 7,
+    "fences-late": 2,
+    "bye-renewed": 16,
+    "lease-from-answer": 8,
+    "one-replica-in-sync": 0,
+    "led-is-taken": 0,
+    "lease-off-both": 0,
 }
 _MOST = 250
 
 
-@pytest.mark.parametrize("first", range(0, 60, 10))
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("first", range(0, 40, 8))
 def test_stories(first: int) -> None:
-    for seed in range(first, first + 10):
+    """One of eight is a story of switches."""
+    for seed in range(first, first + 8):
         told = tell(seed)
         if told.broken is not None:
             pytest.fail("\n".join([*told.broken.trace[-60:], f"seed {seed}: {told.broken}"]))
         assert told.acks
 
 
+@pytest.mark.timeout(300)
 def test_a_seed_is_the_same_story_in_every_process() -> None:
     """Whatever the addresses and the hashes of strings are."""
-    script = "from tests.sim.story import tell; print([tell(s).trace for s in (3, 8, 17)])"
+    script = "from tests.sim.story import tell; print([tell(s).trace for s in (3, 7, 17)])"
     runs = {
         subprocess.run(
             [sys.executable, "-c", script],
@@ -49,7 +55,7 @@ def test_a_seed_is_the_same_story_in_every_process() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=50,
+            timeout=140,
         ).stdout
         for number in (1, 2)
     }
@@ -62,5 +68,5 @@ def test_a_rule_that_is_taken_out_is_missed(name: str) -> None:
     told = first_caught(name, [LIKELY[name], *range(_MOST)])
     assert told is not None
     assert told.broken is not None
-    assert told.broken.what[0] in "abcdef"
-    assert tell(told.seed).broken is None
+    assert told.broken.what[0] in "abcdefghi"
+    assert tell(told.seed, switching=MUTATIONS[name].switching).broken is None

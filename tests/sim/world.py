@@ -4,9 +4,12 @@ a  who acknowledges: a record that a sidecar acknowledged is in the log of whoev
    and afterwards
 b  epochs and versions only grow; nothing that a fenced controller or an old decision wrote is visible
 c  at the hand-over every target replica equals the source's log, up to an end no reading has shown to be exceeded
-d  no real broker in an ISR before the hand-over
+d  one owner: no broker of the side that does not own a partition leads it, or could be elected
 e  with the faults over, everything settles
 f  nobody acknowledges without a lease that covers the write, or a proof that is younger than it
+g  what a sidecar carries to a new leader is there
+h  one history: what was committed once stays, at whichever side, in its order
+i  in sync, nothing is acknowledged that a replica of the mirror lacks
 """
 
 from __future__ import annotations
@@ -18,18 +21,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller import keys
+from controller.decide.reverse import create_reverse
 from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic
 from fleet.stored_controller import StoredController
 from tests.controller.kraft_model import Image
+from tests.sim.cluster import KRAFT, MIN_INSYNC, SOURCE, Cluster
 from tests.sim.loop import Process, SimLoop
 from tests.sim.network import Network
-from tests.sim.sidecar import LINK, Sidecar, first_identity
-from tests.sim.source import Source
+from tests.sim.place import Place
+from tests.sim.seen import Metadata
+from tests.sim.sidecar import BACK, LINK, Sidecar, first_identity
 from tests.sim.store import StoreClient, StoreServer
-from tests.sim.target import TOPIC_ID, Metadata, Target
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
+
+TOPIC_ID, SOURCE_ID = b"\x07" * 16, b"\x09" * 16
+#: As the topic is configured at its source.
+CONFIGS = {MIN_INSYNC: "2"}
 
 
 @dataclass(frozen=True)
@@ -45,8 +54,10 @@ class Broken:
 
 
 class World:
-    def __init__(self, loop: SimLoop, seed: int, *, ignore: str = "") -> None:
+    def __init__(self, loop: SimLoop, seed: int, *, ignore: str = "", switching: bool = False) -> None:
+        """`switching`: sidecars join the source, and the topic is switched there and back; else it is promoted."""
         self.loop = loop
+        self.switching = switching
         self.ignore = ignore  # invariants that are not judged
         rng = random.Random(seed)
         # One stream for each, so that what one of them draws does not change what another does.
@@ -64,10 +75,17 @@ class World:
         self.everybody: list[Process] = []
         self.lag_until: dict[str, float] = {}
         self.acked: dict[TopicPartition, set[str]] = {tp: set() for tp in self.tps}
-        self.owned: dict[TopicPartition, bool] = dict.fromkeys(self.tps, False)
-        self.ended_at: dict[TopicPartition, int] = {}
-        self.source = Source(self)
-        self.target = Target(self)
+        #: What was committed, at whoever owned the partition.
+        self.truth: dict[TopicPartition, list[str]] = {tp: [] for tp in self.tps}
+        #: The log of a partition that was taken over, up to where it ended then.
+        self.taken: dict[tuple[TopicPartition, int], list[str]] = {}
+        self.hand_overs = 0
+        self.alive_since: dict[tuple[str, int], float] = {}
+        there = {sidecar: sidecar - 100 for sidecar in self.sidecar_ids} if switching else {}
+        self.source = Cluster(self, SOURCE, LINK, SOURCE_ID, there, self.rng_source)
+        here = {sidecar: sidecar for sidecar in self.sidecar_ids}
+        self.target = Cluster(self, KRAFT, "", TOPIC_ID, here, self.rng_target)
+        self.owner: dict[TopicPartition, Cluster] = dict.fromkeys(self.tps, self.source)
         self.store = StoreServer(self)
         self.ended = asyncio.Event()
         self.rng_carried = random.Random(rng.random())
@@ -78,9 +96,20 @@ class World:
     # Who is there.
 
     async def begin(self) -> None:
-        self.target.start()
+        links = self.sidecar_ids
+        self.target.start({tp: [*links[tp.partition :], *links[: tp.partition]] for tp in self.tps})
+        for tp in self.tps:
+            assert self.target.kraft.reassign(tp, self.targets(tp)) == 0
+        self.source.start({tp: self.sources(tp) for tp in self.tps})
+        self.source.set_configs(CONFIGS)
+        for cluster in self.clusters:
+            cluster.begin()
         controller = await StoredController.open(self.store.data, now=lambda: 0)
         await controller.create_link(LINK, "source", {})
+        if self.switching:
+            image = controller.image
+            reverse = create_reverse(image, image.links[LINK], "cluster", 0)
+            await controller.decide(lambda _: (reverse, None))
         mirror = MirrorTopic(
             link=LINK,
             topic="t",
@@ -104,11 +133,12 @@ class World:
                     isr=partition.isr,
                     session_epoch=0,
                     start_offset=0,
+                    source_epochs=((0, 0),),
                 )
             )
         await controller.create_mirror(mirror, states)
         for broker in self.sidecar_ids:
-            await controller.save_identity(first_identity(broker))
+            await controller.save_identity(first_identity(self, broker))
             self.lives[broker].append(f"{broker}.0")
             self.start(broker)
 
@@ -132,11 +162,23 @@ class World:
     def targets(self, tp: TopicPartition) -> tuple[int, ...]:
         return (1, 2) if tp.partition % 2 == 0 else (2, 1)
 
+    def sources(self, tp: TopicPartition) -> tuple[int, ...]:
+        return (1, 2, 3) if tp.partition % 2 == 0 else (3, 1, 2)
+
+    @property
+    def clusters(self) -> tuple[Cluster, Cluster]:
+        return self.target, self.source
+
+    def owned(self, tp: TopicPartition) -> bool:
+        """By the target."""
+        return self.owner[tp] is self.target
+
     def clients(self) -> list[StoreClient]:
         return [sidecar.store for sidecar in self.sidecars.values()]
 
-    def views(self) -> list[Metadata]:
-        return [sidecar.target.metadata for sidecar in self.sidecars.values()]
+    def views(self, cluster: Cluster) -> list[Metadata]:
+        places = [place for sidecar in self.sidecars.values() for place in sidecar.places.values()]
+        return [place.seen.metadata for place in places if place.cluster is cluster]
 
     def processes(self) -> Mapping[int, Process]:
         """The newest life of each."""
@@ -165,80 +207,118 @@ class World:
             self.failure = Broken(what, self.loop.time(), self.trace)
             self.ended.set()
 
-    def acknowledged(
-        self, sidecar: Sidecar, tp: TopicPartition, record: str, term: int, arrived: float
-    ) -> None:
+    def acknowledged(self, place: Place, tp: TopicPartition, record: str, term: int, arrived: float) -> None:
         """A client is told by a sidecar that its record is there for good. `term`: of the lease, when it was sent."""
         self.acks += 1
         self.last_ack[tp] = self.loop.time()
-        if record not in self.source.ids[tp]:
+        name, owner = place.process.name, self.owner[tp]
+        if record not in self.truth[tp] and record not in place.owner.replicas.history(tp):
             self.broken(f"a: {record} was acknowledged and is not even at the source")
-        if self.owned[tp] and not all(record in log for log in self.target.held(tp).values()):
-            self.broken(
-                f"a: {sidecar.process.name} acknowledged {record}, which is missing in the log of {tp}'s new owner"
-            )
-        if not sidecar.watched.allows(term, arrived, sidecar.process.clock()):
-            self.broken(f"f: {sidecar.process.name} acknowledged {record} of {tp} without a lease")
+        if owner is place.cluster and not all(record in log for log in owner.replicas.held(tp).values()):
+            self.broken(f"a: {name} acknowledged {record}, which is missing in the log of {tp}'s new owner")
+        if not place.sidecar.watched.allows(term, arrived, place.process.clock()):
+            self.broken(f"f: {name} acknowledged {record} of {tp} without a lease")
         self.acked[tp].add(record)
 
-    def carried(self, sidecar: Sidecar, tp: TopicPartition, record: str) -> None:
+    def carried(self, place: Place, tp: TopicPartition, record: str) -> None:
         """A client is told by a sidecar what a new leader said."""
         self.carries += 1
         self.last_ack[tp] = self.loop.time()
-        if not self.owned[tp] or not all(record in log for log in self.target.held(tp).values()):
-            self.broken(
-                f"g: {sidecar.process.name} carried {record} of {tp}, and its new owner has not got it"
-            )
+        if self.owner[tp] is not place.cluster or record not in self.truth[tp]:
+            self.broken(f"g: {place.process.name} carried {record} of {tp}, and its new owner has not got it")
         self.acked[tp].add(record)
 
-    def target_changed(self, before: Image, now: Image) -> None:
+    def written(self, tp: TopicPartition, record: str) -> None:
+        """A client is told by a broker that leads."""
+        self.last_ack[tp] = self.loop.time()
+        self.acked[tp].add(record)
+
+    def committed(self, cluster: Cluster, tp: TopicPartition, log: list[str]) -> None:
+        if cluster is not self.owner[tp]:
+            return
+        committed, truth = cluster.replicas.committed[tp], self.truth[tp]
+        most = min(committed, len(truth))
+        if log[:most] != truth[:most]:
+            self.broken(f"h: what was committed in {tp} is another history now")
+        truth += log[len(truth) : committed]
+
+    def elected(self, cluster: Cluster, tp: TopicPartition, log: list[str]) -> None:
+        """One of the cluster's own brokers leads."""
+        if cluster is self.owner[tp] and log[: len(self.truth[tp])] != self.truth[tp]:
+            self.broken(f"h: {cluster.name} elects a leader of {tp} without what was committed")
+
+    def frozen(self, tp: TopicPartition, end: int, log: list[str] | None) -> None:
+        """A link broker has followed to the end of what it may lead, and each replica of the mirror has it."""
+        if log is not None:
+            self.taken[tp, end] = log[:end]
+
+    def told(self, place: Place, tp: TopicPartition, log: list[str]) -> None:
+        """A link broker asks the owner's leader for what comes after this."""
+        now, listed = self.loop.time(), place.replicas_of(tp)
+        for broker, held in place.cluster.replicas.held(tp).items():
+            if broker not in listed:
+                continue  # somebody has just added it, and the state does not say so yet
+            since = self.alive_since.get((place.cluster.name, broker), 0.0)
+            if place.cluster.kraft.active(broker) and now - since > 1.0 and held[: len(log)] != log:
+                self.broken(f"i: {place.process.name} tells {len(log)} of {tp}, which broker {broker} lacks")
+
+    def cluster_changed(self, cluster: Cluster, before: Image, now: Image) -> None:
+        for broker in cluster.real:
+            if now.brokers[broker] != before.brokers.get(broker):
+                self.alive_since[cluster.name, broker] = self.loop.time()
         for tp in self.tps:
             partition = now.topics_by_name["t"].partitions[tp.partition]
             if partition != before.topics_by_name["t"].partitions[tp.partition]:
                 self.note(
-                    f"kraft: {tp} leader {partition.leader}/{partition.leader_epoch} isr {partition.isr} "
+                    f"{cluster.name}: {tp} leader {partition.leader}/{partition.leader_epoch} isr {partition.isr} "
                     f"replicas {partition.replicas} +{partition.adding} -{partition.removing} "
-                    f"epoch {partition.partition_epoch}"
+                    f"epoch {partition.partition_epoch} elr {partition.elr}"
                 )
-            if self.owned[tp]:
+            if self.owner[tp] is cluster:
                 continue
-            if not set(partition.replicas) & set(self.sidecar_ids):
-                self._handed_over(tp, partition.leader)
-            elif any(broker not in self.sidecar_ids for broker in partition.isr):
-                self.broken(f"d: {tp} has ISR {partition.isr} before its hand-over")
+            if not set(partition.replicas) & set(cluster.links.values()):
+                if cluster is self.target or self.switching:
+                    self._handed_over(cluster, tp, partition.leader)
+            elif cluster.electable(tp):
+                self.broken(f"d: {tp} has ISR {partition.isr} at {cluster.name} before its hand-over")
 
-    def _handed_over(self, tp: TopicPartition, leader: int) -> None:
-        self.owned[tp] = True
-        source, logs = self.source.logs[tp], self.target.held(tp)
+    def _handed_over(self, cluster: Cluster, tp: TopicPartition, leader: int) -> None:
+        left, truth, logs = self.owner[tp], self.truth[tp], cluster.replicas.held(tp)
+        self.owner[tp] = cluster
+        self.hand_overs += 1
+        cluster.replicas.committed[tp] = len(truth)
         self.note(
-            f"{tp} is handed over at { ({b: len(log) for b, log in logs.items()}) }; source at {len(source)}"
+            f"{tp} is handed over to {cluster.name} at { ({b: len(log) for b, log in logs.items()}) }; "
+            f"committed {len(truth)}"
         )
-        text, _ = self.store.data.nodes[keys.partition_state(LINK, tp)]
+        if self.switching and (others := left.electable(tp)):
+            self.broken(f"d: {tp} has two owners: {others} of {left.name} can be elected")
+        link = LINK if cluster is self.target else BACK
+        text, _ = self.store.data.nodes[keys.partition_state(link, tp)]
         state = json.loads(text)
         end = state["aligned_end"]
         if state["phase"] != Phase.VALIDATED or end is None:
             self.broken(f"c: {tp} was handed over in {state['phase']}, aligned at {end}")
             return
         for broker, log in logs.items():
-            if log != source[: len(log)] or len(log) < end:
+            if log[: len(truth)] != truth or len(log) < end:
                 self.broken(f"c: broker {broker} is at {len(log)} of {tp}, which was aligned at {end}")
-        if end < self.source.shown[tp]:
-            self.broken(f"c: {tp} was aligned at {end}; the source had shown {self.source.shown[tp]}")
+        if not self.switching and end < left.shown[tp]:
+            self.broken(f"c: {tp} was aligned at {end}; the source had shown {left.shown[tp]}")
         missing = self.acked[tp].difference(logs[leader])
         if missing:
             self.broken(f"a: {tp} was handed over without {sorted(missing)[:3]}, which were acknowledged")
-        # What somebody wrote past the fence may have reached one of them: followers do as their leader.
-        self.ended_at[tp] = len(logs[leader])
-        for broker in logs:
-            logs[broker][:] = list(logs[leader])
 
     def judge_end(self) -> None:
         for tp in self.tps:
-            if not self.owned[tp]:
+            log = self.owner[tp].replicas.leader_log(tp)
+            if log is None:
+                self.broken(f"e: {tp} has no leader")
                 continue
-            for broker, log in self.target.held(tp).items():
-                if log[: self.ended_at[tp]] != self.source.logs[tp][: self.ended_at[tp]]:
-                    self.broken(f"c: broker {broker} has lost what {tp} was handed over with")
-                missing = self.acked[tp].difference(log)
-                if missing:
-                    self.broken(f"a: {sorted(missing)[:3]} of {tp} were acknowledged and are gone")
+            if log[: len(self.truth[tp])] != self.truth[tp]:
+                self.broken(f"h: {tp} has lost what was committed")
+            missing = self.acked[tp].difference(log)
+            if missing:
+                self.broken(f"a: {sorted(missing)[:3]} of {tp} were acknowledged and are gone")
+            if len(set(log)) < len(log):
+                self.broken(f"a: a record of {tp} is there twice")

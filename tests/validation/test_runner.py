@@ -21,6 +21,7 @@ from controller.state import Attempt, JobStatus, MirrorTopic, PromoteJob
 from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
 from linker.config.check import ValidationConfig
+from linker.promote.ports import FenceProof
 from linker.validation import evidence as evidence_module
 from linker.validation import lost_copies
 from linker.validation import runner as runner_module
@@ -471,7 +472,7 @@ async def test_a_promote_takes_the_validator_from_a_long_run(stage: Stage) -> No
 async def test_evidence_is_closed_with_the_exact_ends(stage: Stage) -> None:
     job = await stage.promoted()
     stage.ends = {T0: 500, T1: 500}  # clients go on at the target; the source is where it was
-    stage.validation.book.note_tail(T0, 1, True)
+    stage.validation.book.note_tail(T0, 1, FenceProof(None, 100, rest=False, equal=True))
     stage.validation.close_evidence(job)
     await stage.until(lambda: stage.evidence(job).status is not EvidenceStatus.PENDING)
     found = stage.evidence(job)
@@ -674,7 +675,7 @@ async def test_runs_that_are_not_over_are_kept(stage: Stage) -> None:
 
 async def test_what_is_remembered_of_a_mirror_goes_with_it(stage: Stage) -> None:
     await stage.over(stage.validation.start(["t"], Mode.BATCHES))
-    stage.validation.book.note_tail(T0, 1, True)
+    stage.validation.book.note_tail(T0, 1, FenceProof(None, 100, rest=False, equal=True))
     kept = stage.validation.book
     assert kept.samples.of(T0, 1)
     assert kept.replica_ends[T0, 1] == 100
@@ -727,7 +728,7 @@ async def test_the_next_link_controller_goes_on_with_both(stage: Stage) -> None:
     other = LinkValidator(
         LINK,
         stage.controller,
-        stage.validation._target,
+        stage.validation.target,
         stage.validator,
         stage.validation.source_side,
         stage.copy,

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from pydantic import ValidationError
 
 from tests.validator.evidence_examples import DIGEST, OTHER, evidence, finding, partition, replica
 from tests.validator.test_evidence_page import HOSTILE, everything
 from validator.evidence import write as module
 from validator.evidence.model import Evidence, Sample, TopicEvidence
 from validator.evidence.parquet import METADATA_KEY
-from validator.evidence.write import as_json, read_json, write_evidence
+from validator.evidence.write import as_json, write_evidence
 
 
 @pytest.fixture
@@ -34,14 +33,14 @@ def test_json_has_the_verdict_in_front_and_reads_back(whole: Evidence) -> None:
     loaded = json.loads(text)
     assert list(loaded)[:2] == ["verdict", "verdict_reason"]
     assert loaded["verdict"] == "DIFFERENT"
-    assert read_json(text) == whole
-    assert read_json(as_json(everything(HOSTILE))) == everything(HOSTILE)
+    assert read_back(text) == whole
+    assert read_back(as_json(everything(HOSTILE))) == everything(HOSTILE)
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", "nothing", '{"link": 1}', '{"schema_version": 2}'])
-def test_what_is_no_evidence_is_refused(text: str) -> None:
-    with pytest.raises((ValueError, ValidationError)):
-        read_json(text)
+def read_back(text: str) -> Evidence:
+    """As `as_json` says that it can be."""
+    loaded = json.loads(text)
+    return Evidence.model_validate({key: loaded[key] for key in list(loaded)[2:]})
 
 
 def test_parquet_has_one_row_per_replica(whole: Evidence, tmp_path: Path) -> None:

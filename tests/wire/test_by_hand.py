@@ -198,13 +198,18 @@ def configs(source: random.Random) -> dict[str, Any]:
             "documentation": source.choice(METADATA),
         }
 
+    before: list[dict[str, Any]] = []
+
     def result() -> dict[str, Any]:
+        nonlocal before
+        if source.random() < 0.6:  # topics mostly have the same
+            before = some(source, config, source.choice([4, 40]))
         return {
             "error_code": source.choice([0, 29, 999]),
             "error_message": source.choice(METADATA),
             "resource_type": source.choice([2, 4, 32]),
             "resource_name": source.choice(NAMES),
-            "configs": some(source, config, source.choice([4, 40])),
+            "configs": before,
         }
 
     return {"throttle_time_ms": 5, "results": some(source, result)}

@@ -137,6 +137,23 @@ def test_epochs_that_stay_where_they_went_back_to_are_believed() -> None:
     assert [epoch_after(4) for _ in range(5)] == [6] * 5
 
 
+def test_a_topic_of_which_nothing_new_is_told_is_not_made_anew() -> None:
+    """Thousands are asked for again and again."""
+    known = ClusterMetadata()
+    known.apply(metadata(b"a" * 16, 1, 5), all_topics=False)
+    first = known.topics["t"]
+    known.apply(metadata(b"a" * 16, 1, 5), all_topics=True)
+    assert known.topics["t"] is first
+    for answer in (metadata(b"a" * 16, 2, 5), metadata(b"a" * 16, 2, 6), metadata(b"b" * 16, 2, 6)):
+        known.apply(answer, all_topics=False)
+        now = known.topics["t"]
+        assert now is not first
+        told = answer.topics[0]
+        assert now.topic_id == told.topic_id.bytes
+        assert now.partitions[0][:2] == (told.partitions[0].leader_id, told.partitions[0].leader_epoch)
+        first = now
+
+
 def test_an_answer_without_brokers_keeps_the_known_ones() -> None:
     known = ClusterMetadata()
     known.apply(metadata(b"a" * 16, 1, 5), all_topics=False)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from controller.state import GroupProtocol
+from controller.mirror_group import GroupProtocol
 from tests.fakes.groups.coordinator import (
     GROUP_ID_NOT_FOUND,
     UNKNOWN_MEMBER_ID,

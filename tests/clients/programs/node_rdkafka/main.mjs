@@ -5,6 +5,7 @@ import kafka from "node-rdkafka";
 import { Program, TICK_MS, sleep, versionOf, words } from "./lines.mjs";
 
 const CLOSE_TIMEOUT_MS = 60_000;
+const AT_ONCE = 50; // records of one read, which lasts until it has them or none comes for 100 ms
 const { CODES } = kafka;
 const program = new Program();
 
@@ -61,6 +62,8 @@ async function send(producer, partition, value, number) {
 }
 
 async function consume() {
+  const rebalances = [];
+  let reading = true;
   const consumer = new kafka.KafkaConsumer(
     {
       ...common(),
@@ -69,28 +72,47 @@ async function consume() {
       "fetch.wait.max.ms": 100,
       "partition.assignment.strategy": program.text("assignor", "range"),
       "session.timeout.ms": 10_000,
-      rebalance_cb: true,
+      rebalance_cb: (error, some) => {
+        if (reading) rebalances.push([error, some]);
+        else rebalance(consumer, error, some);
+      },
     },
     { "auto.offset.reset": "earliest" },
   );
-  consumer.on("rebalance", (error, some) => {
-    const event = error.code === CODES.ERRORS.ERR__ASSIGN_PARTITIONS ? "assigned" : "revoked";
-    program.held(event, some.map(({ partition }) => partition));
-  });
-  consumer.on("rebalance.error", (error) => program.error(error));
   consumer.setDefaultConsumeTimeout(100);
   await connected(consumer);
   consumer.subscribe([program.topic]);
   const some = promisify(consumer.consume.bind(consumer));
   while (!program.stopping) {
     try {
-      read(consumer, await some(500));
+      read(consumer, await some(AT_ONCE));
     } catch (error) {
       program.error(error);
     }
+    for (const one of rebalances.splice(0)) rebalance(consumer, ...one);
   }
+  reading = false;
+  for (const one of rebalances.splice(0)) rebalance(consumer, ...one);
   await promisify(consumer.disconnect.bind(consumer))();
   program.say("closed");
+}
+
+/**
+ * Between two reads: librdkafka waits for it. The library's own handler gives partitions up while another thread reads, so
+ * records come after it whose commit is refused.
+ */
+function rebalance(consumer, error, some) {
+  const given = error.code === CODES.ERRORS.ERR__ASSIGN_PARTITIONS;
+  program.held(given ? "assigned" : "revoked", some.map(({ partition }) => partition));
+  try {
+    if (consumer.rebalanceProtocol() === "COOPERATIVE") {
+      if (given) consumer.incrementalAssign(some);
+      else consumer.incrementalUnassign(some);
+    } else if (given) consumer.assign(some);
+    else consumer.unassign();
+  } catch (refused) {
+    if (consumer.isConnected()) program.error(refused);
+  }
 }
 
 function read(consumer, messages) {

@@ -1,0 +1,62 @@
+"""What the switch's case makes of its rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lab.bench import switch
+from lab.bench.settings import QUICK
+from lab.workload.checker import Verdict
+
+VERDICT = Verdict(
+    acked=10, failed=0, unknown=0, read=10, reread=0, promote_pause_ms=100.0, pauses_ms={"source-3": 100.0}
+)
+
+
+class _Cluster:
+    async def create_topic(self, *_: object) -> None: ...
+
+
+class _Stage:
+    source = target = _Cluster()
+
+    async def create_mirror(self, topic: str, replication_factor: int) -> None: ...
+
+    async def wait_all_active(self, topics: object, timeout: float) -> None: ...
+
+
+@pytest.mark.parametrize(("lost_by", "problems"), [("there", 1), ("back", 1), ("election", 0), (None, 0)])
+async def test_only_what_a_switch_loses_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch, lost_by: str | None, problems: int
+) -> None:
+    pauses = {"there": 300.0, "back": 100.0, "election": 50.0}
+
+    async def under_load(*arguments: Any) -> dict[str, dict[str, Any]]:
+        moves: Mapping[str, object] = arguments[-1]
+        found = {}
+        for side in moves:
+            verdict = replace(VERDICT, promote_pause_ms=pauses[side])
+            found[side] = switch._round(
+                replace(verdict, lost=("record 1",)) if side == lost_by else verdict, None
+            )
+        return found
+
+    monkeypatch.setattr(switch, "_under_load", under_load)
+    on: Any = _Stage()
+    case = await switch._switch(on, 4, QUICK, lambda _: None)
+    assert len(case.problems) == problems
+    assert case.figures["both_pause_ms_median"] == 200.0
+    assert case.figures["both_pause_ms_max"] == 300.0
+    assert case.ratios == {"election's pause / switch's": 0.25}
+    assert case.rounds["back"][0]["pause_ms_by_producer"] == {"source": 100.0}
+
+
+def test_what_sync_adds_is_between_neighbours() -> None:
+    """A machine that gets slower in the middle of the run adds to both."""
+    without = [{"p50_ms": one} for one in (1.0, 10.0, 11.0)]
+    in_sync = [{"p50_ms": one} for one in (2.0, 11.0, 12.0)]
+    assert switch._median_added(without, in_sync, "p50_ms") == 1.0

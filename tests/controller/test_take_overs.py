@@ -1,0 +1,395 @@
+"""Decisions and judgements of a take-over: what is refused, and the next request that an image asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from controller.cluster_view import ImageView
+from controller.decide import promotes, take_overs
+from controller.decide.mirrors import Leadership, delete_mirror
+from controller.decide.reverse import reverse_name, set_sync
+from controller.decide.take_overs import OwnerTopic, Shrink
+from controller.errors import Refused
+from controller.image import ControllerImage
+from controller.judge.alignment import ReplicaPosition
+from controller.judge.take_over import (
+    NotNow,
+    Reached,
+    Shrinkable,
+    back_step,
+    held_by_link,
+    obstacle,
+    take_step,
+)
+from controller.phases import Phase
+from controller.plan.in_sync import InSync, sync_step
+from controller.plan.replicas import AlterIsr, ElectPreferred, Reassign
+from controller.plan.taken_configs import LATE, TAKEN_CONFIGS, changes
+from controller.plan.topic_configs import FORCED
+from controller.state import Attempt, Link, MirrorPartition, MirrorTopic, PromoteJob, SwitchEnd, Taken
+from tests.controller.kraft_model import Broker, Image, Partition, Topic
+from wire.frames.types import TopicPartition
+
+TP = TopicPartition("t", 0)
+BACK = reverse_name("l")
+ID = b"\x09" * 16
+OURS = (800, 801)
+OWNED = OwnerTopic(ID, ((1, 2),), {"min.insync.replicas": "2"}, (Leadership(1, 3, (1, 2, 800)),))
+ATTEMPT = Attempt(leader_epoch=4, partition_epoch=9)
+
+
+def image_of(*, switch: bool = True) -> ControllerImage:
+    """A link, the one against it, and a running promote of its one mirror."""
+    image = ControllerImage()
+    link = Link(name="l", source_cluster_id="s", properties={})
+    image.replay([link, replace(link, name=BACK, source_cluster_id="t", reverse_of="l")])
+    mirror = MirrorTopic(link="l", topic="t", topic_id=b"\x07" * 16, source_topic_id=None, partitions=1)
+    state = MirrorPartition(
+        link="l",
+        topic="t",
+        partition=0,
+        phase=Phase.ALIGNED,
+        session_epoch=5,
+        start_offset=0,
+        source_epochs=((2, 0), (3, 70), (4, 130)),
+        aligned_end=100,
+    )
+    image.replay([mirror, state, PromoteJob(id=1, link="l", partitions=(TP,), switch=switch)])
+    return image
+
+
+def taking(image: ControllerImage) -> ControllerImage:
+    image.replay(take_overs.begin(image, "l", {"t": OWNED}, 0))
+    return image
+
+
+def taken(image: ControllerImage) -> ControllerImage:
+    led = Leadership(800, 4, (800, 1, 2))
+    image.replay(take_overs.note_shrinks(image, BACK, {TP: Shrink(100, ATTEMPT, led)}))
+    image.replay(take_overs.take(image, BACK, {TP: Leadership(800, 4, (800,))}, 0))
+    return image
+
+
+def validate(image: ControllerImage) -> None:
+    image.replay(promotes.advance(image, "l", [TP], Phase.VALIDATED, 0, attempts={TP: ATTEMPT}))
+
+
+def test_what_was_there_is_remembered() -> None:
+    image = taken(taking(image_of()))
+    mirror, state = image.mirrors[BACK, "t"], image.partitions[BACK, TP]
+    assert mirror.restore_configs == {
+        "min.insync.replicas": "2",
+        "unclean.leader.election.enable": None,
+        "retention.ms": None,
+        "retention.bytes": None,
+    }
+    assert mirror.target_replicas == ((1, 2),)
+    assert state.phase is Phase.TAKEN and state.taken is not None
+    # The epoch that begins behind the end is none of the log's.
+    assert (state.taken.end, state.taken.epochs) == (100, ((2, 0), (3, 70)))
+    assert (state.session_epoch, state.isr, state.source_epochs) == (4, (800,), ((5, 0),))
+
+
+def test_a_log_that_was_taken_over_once_has_the_epochs_of_its_brokers_below() -> None:
+    """It is the source of the way back: its batches do not all have the session epoch."""
+    image = image_of()
+    forward = image.partitions["l", TP]
+    image.replay([replace(forward, taken=Taken(end=60, epochs=((1, 0), (2, 20))))])
+    state = taking(image).partitions[BACK, TP]
+    assert state.source_epochs == ((1, 0), (2, 20), (5, 60))
+
+
+def test_a_switch_hands_over_only_what_is_taken() -> None:
+    image = image_of()
+    with pytest.raises(Refused, match="not taken over"):
+        validate(image)
+    with pytest.raises(Refused, match="not taken over"):
+        validate(taking(image))
+    validate(taken(image))
+    promotes.note_attempts(image, "l", {TP: ATTEMPT})
+    image.replay(take_overs.give_back(image, BACK, ["t"], 0))
+    with pytest.raises(Refused, match="not taken over"):
+        promotes.note_attempts(image, "l", {TP: ATTEMPT})
+    validate(image_of(switch=False))
+
+
+def test_nothing_leads_forward_from_giving_back() -> None:
+    image = taken(taking(image_of()))
+    image.replay(take_overs.give_back(image, BACK, ["t"], 0))
+    assert image.partitions[BACK, TP].phase is Phase.TAKING
+    for again in (
+        lambda: take_overs.take(image, BACK, {TP: Leadership(800, 4, (800,))}, 0),
+        lambda: take_overs.note_shrinks(image, BACK, {TP: Shrink(100, ATTEMPT, Leadership(800, 4, ()))}),
+        lambda: take_overs.begin(image, "l", {"t": OWNED}, 0),
+    ):
+        with pytest.raises(Refused, match="given back"):
+            again()
+    image.replay(take_overs.given_back(image, BACK, ["t"], 0))
+    assert (BACK, "t") not in image.mirrors
+    taken(taking(image))  # another time
+
+
+def test_a_switch_that_is_to_be_final_goes_nowhere_else() -> None:
+    image = taken(taking(image_of()))
+    with pytest.raises(Refused, match="only a topic that was switched"):
+        take_overs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED)
+    image.replay([replace(image.partitions[BACK, TP], phase=Phase.ACTIVE)])
+    image.replay(take_overs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED))
+    assert take_overs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED) == []
+    with pytest.raises(Refused, match="no way back"):
+        promotes.begin_promote(image, BACK, ["t"], 0)
+    with pytest.raises(Refused, match="no way back"):
+        set_sync(image, BACK, ["t"], True)
+    image.replay(take_overs.finish(image, BACK, ["t"], 0))
+    assert image.mirrors[BACK, "t"].finished
+    with pytest.raises(Refused, match="only a topic that was switched"):
+        take_overs.begin_finish(image, BACK, ["t"], SwitchEnd.DELETED)
+
+
+def test_configs_of_a_late_request_are_put_back() -> None:
+    before: dict[str, str] = {"min.insync.replicas": "2", "retention.ms": "5", "cleanup.policy": "delete"}
+    owned = OWNED._replace(overrides=before)
+    image = image_of()
+    image.replay(take_overs.begin(image, "l", {"t": owned}, 0))
+    restored = {**dict.fromkeys(TAKEN_CONFIGS), "min.insync.replicas": "2", "retention.ms": "5"}
+    assert image.mirrors[BACK, "t"].restore_configs == restored
+    late = {**before, **TAKEN_CONFIGS}
+
+    def changed(overrides: dict[str, str] | None, now: int) -> Mapping[str, Mapping[str, str | None]]:
+        return changes(image, "l", BACK, lambda _, __: overrides, now)
+
+    assert changed(before, 1) == {}, "the take-over itself sets them"
+    image.replay(take_overs.give_back(image, BACK, ["t"], 0))
+    image.replay(take_overs.given_back(image, BACK, ["t"], 7))
+    assert changed(before, 8) == {}
+    assert changed(None, 8) == {}, "the topic is gone"
+    assert changed({**before, "min.insync.replicas": "1"}, 8) == {}, "somebody else's change"
+    assert changed(late, 8) == {"t": {name: restored[name] for name in TAKEN_CONFIGS}}
+    assert changed(late, 8 + LATE) == {}
+    # The next take-over finds them, and knows what was there before.
+    image.replay(take_overs.begin(image, "l", {"t": owned._replace(overrides=late)}, 9))
+    assert image.mirrors[BACK, "t"].restore_configs == restored
+    assert changed(late, 10) == {}
+
+
+def test_configs_of_a_topic_that_was_taken_stay_for_as_long_as_it_is() -> None:
+    image = taken(taking(image_of()))
+
+    def changed(overrides: Mapping[str, str]) -> Mapping[str, Mapping[str, str | None]]:
+        return changes(image, "l", BACK, lambda _, __: overrides, 0)
+
+    late = {"min.insync.replicas": "2", **FORCED, "retention.ms": "5"}
+    for phase in (Phase.ACTIVE, Phase.CATCHING_UP, Phase.FENCED, Phase.ALIGNED, Phase.VALIDATED):
+        assert changed(late) == {"t": {"retention.ms": "-1"}}
+        assert changed(FORCED) == {}
+        image.replay([replace(image.partitions[BACK, TP], phase=phase)])
+    image.replay([replace(image.partitions[BACK, TP], phase=Phase.HANDED_OVER)])
+    assert changed(late) == {}, "its own brokers lead again"
+
+
+def test_it_runs_the_other_way_only_after_the_hand_over() -> None:
+    image = taken(taking(image_of()))
+    validate(image)
+    assert take_overs.reverse(image, "l", ["t"], 0) == []
+    with pytest.raises(Refused, match="not reversed"):
+        take_overs.end_forward(image, "l", ["t"], 0)
+    image.replay([replace(image.jobs["l", 1], source_fenced=("t",))])
+    for phase in (Phase.HANDED_OVER, Phase.PROMOTED):
+        image.replay(promotes.advance(image, "l", [TP], phase, 0))
+    with pytest.raises(Refused, match="not reversed"):
+        take_overs.end_forward(image, "l", ["t"], 0)
+    image.replay(take_overs.reverse(image, "l", ["t"], 0))
+    assert image.partitions[BACK, TP].phase is Phase.ACTIVE
+    image.replay(take_overs.end_forward(image, "l", ["t"], 0))
+    assert ("l", "t") not in image.mirrors
+    assert image.jobs["l", 1].source_fenced == ()
+
+
+def test_it_runs_the_other_way_as_soon_as_the_metadata_log_says_who_leads() -> None:
+    """Not before the hand-over can have been sent, and only what the log was asked about."""
+    image = taken(taking(image_of()))
+    assert take_overs.reverse(image, "l", ["t"], 0, {TP}) == []
+    image.replay([replace(image.partitions["l", TP], phase=Phase.ALIGNED)])
+    assert take_overs.reverse(image, "l", ["t"], 0, {TP}) == []
+    validate(image)
+    assert take_overs.reverse(image, "l", ["t"], 0, {TopicPartition("t", 7)}) == []
+    image.replay(take_overs.reverse(image, "l", ["t"], 0, {TP}))
+    assert image.partitions[BACK, TP].phase is Phase.ACTIVE
+    assert image.partitions["l", TP].phase is Phase.VALIDATED
+    image.replay(promotes.advance(image, "l", [TP], Phase.HANDED_OVER, 0))
+    assert take_overs.reverse(image, "l", ["t"], 0, {TP}) == []
+
+
+def cluster(partition: Partition, *fenced: int) -> ImageView:
+    brokers = {b: Broker(b, 50 + b, fenced=b in fenced) for b in (1, 2, 800, 801)}
+    return Image({"t": Topic(ID, "t", {0: partition})}, brokers)
+
+
+def led(
+    leader: int, isr: tuple[int, ...], replicas: tuple[int, ...] = (1, 2, 800), **more: object
+) -> Partition:
+    return Partition(replicas, isr, leader=leader, leader_epoch=4, partition_epoch=9, **more)  # type: ignore[arg-type]
+
+
+def test_the_steps_there() -> None:
+    def step(partition: Partition, *fenced: int, turn: int = 0) -> object:
+        return take_step(cluster(partition, *fenced), TP, ID, OURS, turn)
+
+    assert step(led(1, (1, 2, 800))) == Reassign((800, 1, 2))
+    assert step(led(1, (1, 2, 800), (800, 1, 2))) == ElectPreferred()
+    assert step(led(800, (800, 1, 2), (800, 1, 2))) == Shrinkable((800,))
+    assert step(led(800, (800,), (800, 1, 2))) == Reached()
+    # A broker that left the ISR below min.insync.replicas can be elected out of it.
+    assert step(led(800, (800,), (800, 1, 2), elr=(1,))) == Shrinkable((800,))
+    assert step(led(800, (800,), (800, 1, 2), last_known_elr=(1,))) == Shrinkable((800,))
+    assert isinstance(step(led(1, (1, 2))), NotNow)
+    assert isinstance(step(led(1, (1, 2, 800), adding=(2,))), NotNow)
+    assert isinstance(step(led(1, (1, 2, 800)), 800), NotNow)
+    both = led(1, (1, 2, 800, 801), (1, 2, 800, 801))
+    assert step(both) == Reassign((800, 801, 1, 2))
+    assert step(both, turn=1) == Reassign((801, 800, 1, 2))
+    assert step(replace(both, leader=801)) == Shrinkable((801, 800))
+
+
+def test_a_second_link_broker_comes_with_the_take_over() -> None:
+    """So that one of them may die at any time. It does not follow, and is in no ISR of a real leader."""
+
+    def step(partition: Partition, *fenced: int, most: int = 2) -> object:
+        return take_step(cluster(partition, *fenced), TP, ID, OURS, most=most)
+
+    assert step(led(1, (1, 2, 800))) == Reassign((800, 801, 1, 2))
+    assert step(led(1, (1, 2, 800)), 801) == Reassign((800, 1, 2))
+    assert step(led(1, (1, 2, 800), (1, 2, 800), adding=(2,))) == NotNow("somebody began to reassign it")
+    coming = led(1, (1, 2, 800), (800, 801, 1, 2), adding=(801,))
+    assert step(coming) == ElectPreferred()
+    assert step(replace(coming, leader=800)) == Shrinkable((800, 801))
+    assert step(replace(coming, leader=800), 801) == Shrinkable((800,))
+    assert step(led(800, (800, 801), (800, 801, 1, 2))) == Reached()
+    back = back_step(
+        cluster(led(800, (800, 801), (1, 2, 800, 801))),
+        TP,
+        ID,
+        OURS,
+        attempt=None,
+        end=100,
+        positions={1: ReplicaPosition(100, 51), 2: ReplicaPosition(100, 52)},
+    )
+    assert back == AlterIsr((800, 1, 2))
+
+
+def test_why_not_now() -> None:
+    def why(partition: Partition, follower: int | None = 800) -> NotNow | None:
+        return obstacle(cluster(partition), TP, ID, OURS, follower)
+
+    assert why(led(1, (1, 2, 800))) is None
+    assert why(led(1, (1, 2, 800)), None) is None
+    assert why(led(1, (1, 2, 800), (800, 801, 1, 2), adding=(801,))) is None  # it is prepared
+    assert why(led(1, (1, 2, 800), adding=(2,))) is not None
+    assert why(led(1, (1, 2, 800)), 801) is not None
+    assert "no broker of its cluster" in (why(led(1, (1, 2, 800)), -1) or NotNow("")).reason
+    assert why(led(1, (1, 2, 800, 801), (1, 2, 800, 801))) is not None
+    assert why(led(1, (1, 2))) is not None
+    assert why(led(-1, ())) is not None
+    assert why(led(1, (1, 2, 800), removing=(2,))) is not None
+    gone = obstacle(cluster(led(1, (1, 2, 800))), TP, b"\x01" * 16, OURS)
+    assert gone is not None and not gone.may_pass
+
+
+def test_the_steps_back() -> None:
+    at_end = {1: ReplicaPosition(100, 51), 2: ReplicaPosition(100, 52)}
+
+    def step(
+        partition: Partition,
+        *fenced: int,
+        positions: object = at_end,
+        patient: bool = True,
+        closed: bool = False,
+    ) -> object:
+        return back_step(
+            cluster(partition, *fenced),
+            TP,
+            ID,
+            OURS,
+            attempt=ATTEMPT,
+            end=100,
+            positions=positions,  # type: ignore[arg-type]
+            order=(2, 1),
+            patient=patient,
+            closed=closed,
+        )
+
+    alone = led(800, (800,), (800, 1, 2))
+    assert step(alone) == Reassign((2, 1, 800))
+    turned = replace(alone, replicas=(2, 1, 800))
+    assert step(turned) == AlterIsr((800, 2, 1))
+    assert step(replace(turned, isr=(800, 2, 1))) == ElectPreferred()
+    # A switch that is finished: nobody writes here any more, and what they lack is at the other cluster.
+    assert isinstance(step(turned, positions={}), NotNow)
+    assert step(turned, positions={}, closed=True) == AlterIsr((800, 2, 1))
+    # Real brokers lead: only under a later leader epoch than an AlterPartition that may be under way.
+    assert isinstance(step(led(2, (2, 1, 800), (2, 1, 800))), NotNow)
+    assert step(replace(led(2, (2, 1, 800)), leader_epoch=5)) == Reached()
+    # A broker that is behind, ahead, or of another incarnation than the one that asked does not come in.
+    for other in (ReplicaPosition(99, 52), ReplicaPosition(101, 52), ReplicaPosition(100, 2)):
+        late = {1: ReplicaPosition(100, 51), 2: other}
+        assert isinstance(step(turned, positions=late), NotNow)
+        assert step(turned, positions=late, patient=False) == Reassign((1, 2, 800))
+        assert step(alone, positions={2: other}, patient=False) == NotNow(
+            f"brokers {{2: {other.offset}, 1: None}} have not followed to 100 yet"
+        )
+    assert step(alone, 2) == Reassign((1, 2, 800))
+    assert isinstance(step(alone, 1, 2), NotNow)
+    assert isinstance(step(replace(alone, leader=-1)), NotNow)
+
+
+def test_only_link_brokers_can_lead_what_they_hold() -> None:
+    assert held_by_link(led(800, (800, 801)), OURS)
+    assert not held_by_link(led(800, (800, 1)), OURS)
+    assert not held_by_link(led(-1, (800,)), OURS)
+
+
+def test_link_brokers_follow_last() -> None:
+    def step(partition: Partition, *fenced: int, count: int = 1, min_insync: int | None = 2) -> object:
+        found = sync_step(
+            cluster(partition, *fenced), partition, OURS, OURS if count else (), count, min_insync
+        )
+        return found.state, found.send or found.reason
+
+    assert step(led(1, (1, 2), (1, 2))) == (InSync.WAITING, Reassign((1, 2, 800)))
+    assert step(led(1, (1, 2), (1, 2)), count=2) == (InSync.WAITING, Reassign((1, 2, 800, 801)))
+    assert step(led(1, (1, 2, 800))) == (
+        InSync.IN_SYNC,
+        "",
+    )
+    assert step(led(1, (1, 2)))[0] is InSync.FOLLOWING  # type: ignore[index]
+    assert step(led(1, (1, 2, 800), (800, 1, 2))) == (InSync.IN_SYNC, Reassign((1, 2, 800)))
+    # One that is down is replaced; nobody comes or goes below min.insync.replicas, nor while somebody reassigns.
+    assert step(led(1, (1, 2)), 800) == (InSync.FOLLOWING, Reassign((1, 2, 801)))
+    assert (
+        step(led(1, (1,), (1, 2)))[1] == "only 1 of its own brokers are in the ISR, min.insync.replicas is 2"
+    )  # type: ignore[index]
+    assert (
+        step(led(1, (1, 800)), count=0)[1]
+        == "only 1 of its own brokers are in the ISR, min.insync.replicas is 2"
+    )  # type: ignore[index]
+    assert step(led(1, (1, 2), (1, 2)), min_insync=None)[1] == "its min.insync.replicas is not known yet"  # type: ignore[index]
+    assert "reassigns" in step(led(1, (1, 2), (1, 2), adding=(2,)))[1]  # type: ignore[index,operator]
+    assert step(led(1, (1, 2, 800)), count=0) == (InSync.IN_SYNC, Reassign((1, 2)))
+    assert step(led(1, (1, 2), (1, 2)), count=0) == (InSync.WAITING, "")
+    # A link broker that leads and was not asked to steps down.
+    assert step(led(800, (800, 1, 2))) == (InSync.IN_SYNC, ElectPreferred())
+    assert step(led(800, (800, 2))) == (InSync.IN_SYNC, Reassign((2, 1, 800)))
+    assert "none of" in step(led(800, (800,)))[1]  # type: ignore[index,operator]
+
+
+def test_the_mirror_that_is_promoted_is_not_deleted_while_its_source_is_taken_over() -> None:
+    """Nothing would tell any more that the topic is to be given back, and to brokers that have all of it alone."""
+    image = taking(image_of())
+    image.replay([replace(image.partitions["l", TP], phase=Phase.ACTIVE)])  # its promote was abandoned
+    image.jobs.clear()
+    for force in (False, True):
+        with pytest.raises(Refused, match="is being switched"):
+            delete_mirror(image, "l", "t", force)
