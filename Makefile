@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml requirements-build.lock requirements-dev.lock wire/fram
 	$(BIN)/python -m compileall -q wire controller fleet fetcher router groups validator admin linker
 	touch $@
 
-demo: $(STAMP)  ## a source and a target cluster, live clients, link, mirror, promote; report in build/demo
+demo: $(STAMP)  ## a source and a target cluster, live clients, link, mirror, promote, switch; report in build/demo
 	$(BIN)/linker demo --out build/demo
 
 test: $(STAMP)  ## the whole suite: fast part on fakes, then real brokers
@@ -59,14 +59,15 @@ format: $(STAMP)  ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP)  ## beside Kafka's own follower and MirrorMaker 2; QUICK=1 for a short look, CASE="a b" only these
-	$(BIN)/python -m lab.bench.run $(if $(QUICK),--quick) $(foreach one,$(CASE),--case $(one)) --out build/bench
+bench: $(STAMP)  ## beside Kafka's own follower and MirrorMaker 2; QUICK=1 for a short look, CASE="a b" only these; PARTITIONS=1,100 ROUNDS=n
+	$(BIN)/python -m lab.bench.run $(if $(QUICK),--quick) $(foreach one,$(CASE),--case $(one)) \
+		$(if $(PARTITIONS),--partitions $(PARTITIONS)) $(if $(ROUNDS),--rounds $(ROUNDS)) --out build/bench
 
 bench-soak: $(STAMP)  ## half an hour of everything at once: memory and open files stay flat; MINUTES=n
 	$(BIN)/python -m lab.bench.run --case soak $(if $(MINUTES),--soak-minutes $(MINUTES)) --out build/bench-soak
 
-chaos: $(STAMP)  ## random faults on real clusters while mirrors are promoted; RUNS=n SEED=n
-	$(BIN)/python -m tests.chaos --runs $(or $(RUNS),3) $(if $(SEED),--seed $(SEED)) --out build/chaos
+chaos: $(STAMP)  ## random faults on real clusters while topics are promoted or switched; RUNS=n SEED=n ONLY=switch|promote
+	$(BIN)/python -m tests.chaos --runs $(or $(RUNS),3) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) --out build/chaos
 
 fleet-figures: $(STAMP)  ## how long producers pause when sidecars die or drain, against the goals; on a quiet machine
 	rm -f build/fleet/figures.json
