@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 _CALL: Final = 5.0
 _SLICE: Final = 0.25  # the image may stand still although a position has moved
 _POLL: Final = 0.005
+_POLLED: Final = 100  # partitions that double it
 _READY: Final = 2.0  # for the ISR to have our link brokers: producers are held meanwhile
 #: How long all of the real brokers that are alive are waited for. After that one that has everything is enough.
 _PATIENCE: Final = 3.0
@@ -397,8 +398,10 @@ class TakeOver:
             return not steps or any(judge(tp) != step for tp, step in steps.items())
 
         until = min(deadline, _now() + _SLICE)
+        # A look at a thousand partitions takes longer than the pause between two of one would be.
+        poll = _POLL * (1 + len(steps) / _POLLED)
         while not changed() and _now() < until:
-            await self._owner.wait_until(changed, timeout=min(_POLL, _left(until)))
+            await self._owner.wait_until(changed, timeout=min(poll, _left(until)))
 
     def _partitions(self, topics: Collection[str]) -> list[TopicPartition]:
         image = self._records.image
