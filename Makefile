@@ -78,7 +78,7 @@ clients: $(STAMP)  ## client libraries through link, move and promote; ALL=1 all
 	$(BIN)/python -m tests.clients $(if $(ALL),--all) $(if $(ONLY),--only $(ONLY)) $(if $(PLAIN),--plain) \
 		$(if $(GATE_MINUTES),--gate-minutes $(GATE_MINUTES) --at-once 9 --demote) --out build/clients
 
-reports: $(STAMP)  ## the slow tests on real brokers, most of them cases of public reports; ONLY=words picks some
+reports: $(STAMP)  ## the slow tests on real brokers: public reports, and further ways of what `make test` tries in one; ONLY=words picks
 	$(BIN)/python -m pytest -m "real and slow" -p no:randomly $(if $(ONLY),-k "$(ONLY)") tests/real
 
 sim: $(STAMP)  ## a fleet in a simulated world, stories out of seeds; SEEDS=n, or SEED=n for one with its trace

@@ -17,6 +17,7 @@ from tests.real.test_prefix import PATIENCE, make, write
 from tests.real.test_read_only import read, written
 from wire.frames.types import TopicPartition
 
+SLOW = pytest.mark.slow  # no other way than the one that is tried in each run
 pytestmark = pytest.mark.timeout(420)
 
 StartCluster = Callable[..., Awaitable[KafkaCluster]]
@@ -57,7 +58,11 @@ async def shown(sidecar: SidecarProcess, link: str, topic: str, state: MirrorSta
     return found
 
 
-@pytest.mark.parametrize(("first", "second"), [("", ""), ("a.", "b.")], ids=["same-name", "prefixes"])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("", ""), pytest.param("a.", "b.", marks=SLOW)],
+    ids=["same-name", "prefixes"],
+)
 async def test_a_mirror_of_a_mirror_is_equal_at_the_end(
     start_cluster: StartCluster, start_sidecar: StartSidecar, first: str, second: str
 ) -> None:

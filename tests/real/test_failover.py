@@ -172,6 +172,7 @@ async def test_dead_source(make_scene: MakeScene) -> None:
     print("acknowledged and gone:", gone, {str(tp): (one.end, one.missing) for tp, one in taken.items()})
 
 
+@pytest.mark.slow
 async def test_unequal_replicas_and_a_killed_sidecar(make_scene: MakeScene) -> None:
     """One replica was behind when the source died, and nobody has its data in memory: it gets it from the longest one,
     by a sidecar that never reached the source."""
@@ -200,6 +201,7 @@ async def test_unequal_replicas_and_a_killed_sidecar(make_scene: MakeScene) -> N
     await judged(scene, taken)
 
 
+@pytest.mark.slow
 async def test_sidecar_dies_in_the_middle(make_scene: MakeScene) -> None:
     """A failover is durable: the sidecar is killed while it waits for a stopped broker, and goes on after its start."""
     scene = await make_scene()

@@ -69,6 +69,7 @@ async def test_a_leader_is_killed(make_scene: MakeFleetScene, fleet: Fleet) -> N
     await scene.finish()
 
 
+@pytest.mark.slow
 async def test_the_link_controller_is_killed(make_scene: MakeFleetScene, fleet: Fleet) -> None:
     """It leads partitions too."""
     scene = await make_scene(rate=RATE)
@@ -88,6 +89,7 @@ async def test_the_link_controller_is_killed(make_scene: MakeFleetScene, fleet: 
     await scene.finish()
 
 
+@pytest.mark.slow
 async def test_draining(make_scene: MakeFleetScene, fleet: Fleet) -> None:
     """Leadership leaves, the sidecar is started anew, leadership comes back."""
     scene = await make_scene(rate=RATE)
@@ -109,6 +111,7 @@ async def test_draining(make_scene: MakeFleetScene, fleet: Fleet) -> None:
     await scene.finish()
 
 
+@pytest.mark.slow
 async def test_the_targets_controller_stands_still(
     make_scene: MakeFleetScene, fleet: Fleet, target_cluster: KafkaCluster
 ) -> None:

@@ -62,6 +62,7 @@ async def whole_again(scene: FleetScene, head: ControllerDescription) -> None:
     await scene.finish()
 
 
+@pytest.mark.slow
 async def test_killed_while_catching_up(make_scene: MakeFleetScene, fleet: Fleet) -> None:
     """An open transaction at the source keeps the promote from its fence."""
     scene = await make_scene()
@@ -88,7 +89,7 @@ async def test_killed_while_fenced(make_scene: MakeFleetScene, fleet: Fleet) -> 
     await taken_back(scene, job, head, "FENCED")
 
 
-@pytest.mark.parametrize("first", ["controller", "sidecar"])
+@pytest.mark.parametrize("first", [pytest.param("controller", marks=pytest.mark.slow), "sidecar"])
 async def test_killed_while_validated(make_scene: MakeFleetScene, fleet: Fleet, first: str) -> None:
     """A stopped controller of the target has the hand-over in its socket: whether it is carried out, its log alone
     tells, and the next link controller has to wait for that."""

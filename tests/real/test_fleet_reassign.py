@@ -49,6 +49,7 @@ async def held(scene: FleetScene, wanted: dict[int, set[int]], timeout: float = 
             await asyncio.sleep(0.2)
 
 
+@pytest.mark.slow
 async def test_replicas_of_a_fleet_are_moved_and_the_link_controller_dies(
     make_scene: MakeFleetScene, fleet: Fleet
 ) -> None:

@@ -82,6 +82,7 @@ async def make_scene(
         yield make
 
 
+@pytest.mark.slow
 async def test_away_for_less_than_a_lease(make_scene: MakeFleetScene, server: ZooKeeperServer) -> None:
     """No producer notices."""
     scene = await make_scene()

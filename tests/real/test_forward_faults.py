@@ -184,7 +184,7 @@ async def judged(cuttable: Cuttable) -> int:
     return verdict.acked
 
 
-@pytest.mark.parametrize("hop", ["client", "source"])
+@pytest.mark.parametrize("hop", [pytest.param("client", marks=pytest.mark.slow), "source"])
 async def test_cut_at_any_byte(cuttable: Cuttable, hop: str) -> None:
     await cuttable.goes_on()
     for side in Side:
@@ -195,7 +195,7 @@ async def test_cut_at_any_byte(cuttable: Cuttable, hop: str) -> None:
     print(f"{hop}: {2 * len(POSITIONS)} cuts, {acked} acknowledged")
 
 
-@pytest.mark.parametrize("hop", ["client", "source"])
+@pytest.mark.parametrize("hop", ["client", pytest.param("source", marks=pytest.mark.slow)])
 async def test_stands_still_in_the_middle(cuttable: Cuttable, hop: str) -> None:
     """Half a request, half an answer, nothing at all: for longer than a client waits, and then it is cut."""
     await cuttable.goes_on()

@@ -89,6 +89,7 @@ async def test_every_gate_holds_the_clients_it_is_made_for(
         print(f"{name}: {seconds:.2f} s from opening to the last partition's first record")
 
 
+@pytest.mark.slow
 async def test_classic_gates_on_a_target_without_the_consumer_protocol(
     start_cluster: Callable[..., Awaitable[KafkaCluster]], unique_topic: Callable[[str], str]
 ) -> None:

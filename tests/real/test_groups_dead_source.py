@@ -53,6 +53,7 @@ async def scene(
         await made.close()
 
 
+@pytest.mark.slow
 async def test_held_through_it_and_promoted_behind_the_fail_over(
     scene: DyingScene, unique_topic: Callable[[str], str]
 ) -> None:

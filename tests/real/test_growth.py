@@ -157,6 +157,7 @@ async def test_a_promote_is_given_back_inside_the_fence(make_scene: MakeScene) -
     await scene.judge()
 
 
+@pytest.mark.slow
 async def test_killed_while_they_are_made(make_scene: MakeScene) -> None:
     """A SIGKILL at some moment of each growth; what was added is there from its first record all the same."""
     scene = await make_scene()
@@ -222,6 +223,7 @@ async def test_partitions_that_somebody_added_at_the_target(make_scene: MakeScen
     assert "40 acknowledged records exist at the target alone" in dry.output, dry.output
 
 
+@pytest.mark.slow
 async def test_empty_ones_that_somebody_added_at_the_target_are_taken_over(make_scene: MakeScene) -> None:
     scene = await make_scene(
         copies=2

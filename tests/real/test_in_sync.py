@@ -195,7 +195,7 @@ async def scene(
     return source
 
 
-@pytest.mark.parametrize("version", [DEFAULT_VERSION, "3.9.1"])
+@pytest.mark.parametrize("version", [DEFAULT_VERSION, pytest.param("3.9.1", marks=pytest.mark.slow)])
 async def test_all_that_is_acknowledged_is_at_the_target(
     version: str,
     target_cluster: KafkaCluster,

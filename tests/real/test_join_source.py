@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from admin.models import DoctorReport, SourceMembership
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess
@@ -266,6 +268,7 @@ async def test_a_source_that_cannot_cordon_gets_its_topics_back(
     assert "was placed on a link broker of the source" in log
 
 
+@pytest.mark.slow
 async def test_synced_mirrors_stay_where_a_source_cannot_cordon(
     target_cluster: KafkaCluster, start_cluster: StartCluster, start_sidecar: StartSidecar
 ) -> None:
@@ -305,6 +308,7 @@ async def test_synced_mirrors_stay_where_a_source_cannot_cordon(
     await sidecar.linker("link", "update", "east", "--no-join-source")
 
 
+@pytest.mark.slow
 async def test_a_source_whose_metadata_version_goes_up_cordons_then(
     target_cluster: KafkaCluster, start_cluster: StartCluster, start_sidecar: StartSidecar
 ) -> None:
@@ -383,6 +387,7 @@ async def test_a_source_with_zookeeper_is_not_joined(
         assert result == "OK" and "not joined, and could not be" in text and "ZooKeeper" in text
 
 
+@pytest.mark.slow
 async def test_each_sidecar_of_a_fleet_joins_with_its_own_id(
     source_cluster: KafkaCluster, target_cluster: KafkaCluster, tmp_path: Path, _numbers: Iterator[int]
 ) -> None:

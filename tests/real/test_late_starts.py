@@ -211,6 +211,7 @@ async def test_records_that_retention_took_from_the_replicas_alone_are_not_promo
     assert "nothing of it was compared" in document["verdict_reason"]
 
 
+@pytest.mark.slow
 async def test_a_mirror_that_was_begun_later_is_equal_from_there(
     start_cluster: StartCluster, start_sidecar: StartSidecar, unique_topic: Callable[[str], str]
 ) -> None:

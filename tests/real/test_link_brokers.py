@@ -362,6 +362,7 @@ async def test_one_is_added_one_removed_and_unregistered_and_the_rest_hands_over
     print(f"\nhand-over from P, one unregistered: {await fleet.hand_over() * 1000:.1f} ms")
 
 
+@pytest.mark.slow
 async def test_a_swap_drops_one_that_is_gone_and_a_revoke_leaves_all_open(fleet: Fleet) -> None:
     await fleet.create(900, 901)
     first = fleet.tps[0]

@@ -281,6 +281,7 @@ async def test_another_cluster(
         await make_member(target_cluster, controllers=source_cluster.controller_bootstrap).target.join(30)
 
 
+@pytest.mark.slow
 async def test_quorum_of_three_with_snapshots(
     start_cluster: StartCluster, make_member: Callable[..., Member], unique_topic: UniqueTopic
 ) -> None:

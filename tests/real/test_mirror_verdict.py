@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 
+import pytest
 import pytest_asyncio
 from confluent_kafka import ElectionType
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -58,6 +59,7 @@ async def test_doctor_fails_for_a_mirror_whose_topic_is_gone(scene: TroubleScene
     await scene.sidecar.linker("mirror", "delete", name, "--link", LINK, "--yes")
 
 
+@pytest.mark.slow
 async def test_records_in_added_partitions_are_not_deleted_without_a_word(scene: TroubleScene) -> None:
     """40 of them, acknowledged by a real broker, in a partition that only the target has."""
     name = scene.names[0]

@@ -231,6 +231,7 @@ async def test_everything_by_pattern_in_both_directions_ends_after_one_hop(pair:
     assert "1 -> here" in (await pair.sidecars["west"].linker("topology")).output
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.asyncio(loop_scope="session")
 async def test_one_source_that_is_down_does_not_touch_the_other_link(

@@ -165,6 +165,7 @@ async def test_two_sources_with_a_topic_of_one_name_fan_in_to_one_target(stage: 
     await stage.copied("east", "other.orders")
 
 
+@pytest.mark.slow
 async def test_it_is_proved_and_is_the_targets_own_only_when_that_is_said(stage: Stage) -> None:
     sidecar, at = stage.sidecar, stage.target.bootstrap
     for link, source in stage.sources.items():
@@ -217,6 +218,7 @@ async def test_it_is_proved_and_is_the_targets_own_only_when_that_is_said(stage:
     assert error is None, error
 
 
+@pytest.mark.slow
 async def test_patterns_and_files_name_the_sources_topics(stage: Stage, tmp_path: Path) -> None:
     sidecar, east = stage.sidecar, stage.sources["east"]
     for topic in ("shop.a", "shop.b", "other"):

@@ -22,6 +22,7 @@ from wire.client.cluster import Cluster
 from wire.client.security import ClientSecurity
 from wire.frames.types import TopicPartition, parse_bootstrap
 
+SLOW = pytest.mark.slow  # no other way than the one that is tried in each run
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -67,6 +68,7 @@ async def test_promote_under_load(make_scene: MakeScene, unique_topic: Callable[
     assert spread <= max(1, max(led_before.values()) - min(led_before.values())), (led_before, led)
 
 
+@pytest.mark.slow
 async def test_stopped_broker(make_scene: MakeScene) -> None:
     """A replica that does not follow inside the fence: abandoned in time, named, and writers only waited."""
     scene = await make_scene()
@@ -138,7 +140,12 @@ async def test_open_transaction(make_scene: MakeScene) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "fence_ms", "copies"), [(2.0, 10_000, 3), (8.0, 3_000, 3), (8.0, 3_000, 1)]
+    ("seconds", "fence_ms", "copies"),
+    [
+        pytest.param(2.0, 10_000, 3, marks=SLOW),
+        (8.0, 3_000, 3),
+        pytest.param(8.0, 3_000, 1, marks=SLOW),
+    ],
 )
 async def test_hand_over_of_unknown_outcome(
     make_scene: MakeScene, seconds: float, fence_ms: int, copies: int

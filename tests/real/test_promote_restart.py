@@ -53,6 +53,7 @@ async def finish(scene: Scene) -> None:
     await scene.judge()
 
 
+@pytest.mark.slow
 async def test_killed_while_catching_up(make_scene: MakeScene) -> None:
     """An open transaction at the source keeps the promote from its fence."""
     scene = await make_scene()
@@ -77,6 +78,7 @@ async def test_killed_while_fenced(make_scene: MakeScene) -> None:
     await abandoned_by_restart(scene, job, "FENCED")
 
 
+@pytest.mark.slow
 async def test_killed_while_aligned(make_scene: MakeScene) -> None:
     """All replicas are known to be at the end, but a stopped broker does not show its last batch."""
     scene = await make_scene()
@@ -89,7 +91,7 @@ async def test_killed_while_aligned(make_scene: MakeScene) -> None:
     await abandoned_by_restart(scene, job, "ALIGNED")
 
 
-@pytest.mark.parametrize("first", ["controller", "sidecar"])
+@pytest.mark.parametrize("first", [pytest.param("controller", marks=pytest.mark.slow), "sidecar"])
 async def test_killed_while_validated(make_scene: MakeScene, first: str) -> None:
     """A stopped controller has the hand-over in its socket: whether it is carried out, its log alone tells."""
     scene = await make_scene()
@@ -140,6 +142,7 @@ async def test_killed_after_the_hand_over(
         await finish(scene)
 
 
+@pytest.mark.slow
 async def test_killed_while_mirroring(make_scene: MakeScene) -> None:
     """Within its session, and after it was fenced: E0, followers and writers go on where they were."""
     scene = await make_scene()

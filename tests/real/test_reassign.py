@@ -23,6 +23,7 @@ from tests.real.harness_tools import kafka_tool
 from tests.real.harness_trouble import TroubleScene, linked_sidecar, patiently, refused
 
 UniqueTopic = Callable[[str], str]
+SLOW = pytest.mark.slow  # no other way than the one that is tried in each run
 pytestmark = pytest.mark.timeout(400)
 
 
@@ -160,7 +161,15 @@ async def test_fewer_replicas_and_copies_that_are_dropped_at_once(scene: Trouble
     await promoted_elsewhere(scene, 3, copies=2)
 
 
-@pytest.mark.parametrize("delay", [0.02, 0.1, 0.2, 0.5])
+@pytest.mark.parametrize(
+    "delay",
+    [
+        pytest.param(0.02, marks=SLOW),
+        0.1,
+        pytest.param(0.2, marks=SLOW),
+        pytest.param(0.5, marks=SLOW),
+    ],
+)
 async def test_the_sidecar_is_killed_in_the_middle(scene: TroubleScene, delay: float) -> None:
     """Whatever the target's log had by then is what the mirror has; it can be asked for again."""
     await scene.begin(factor=2)
@@ -190,7 +199,7 @@ def live_brokers(bootstrap: str) -> set[int]:
     return set(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30).brokers)
 
 
-@pytest.mark.parametrize("unregistered", [False, True])
+@pytest.mark.parametrize("unregistered", [pytest.param(False, marks=SLOW), True])
 async def test_a_broker_that_is_lost_for_good(
     source_cluster: KafkaCluster,
     start_cluster: Callable[..., Awaitable[KafkaCluster]],
@@ -225,6 +234,7 @@ async def test_a_broker_that_is_lost_for_good(
         await scene.close()
 
 
+@pytest.mark.slow
 async def test_most_brokers_are_down(
     source_cluster: KafkaCluster,
     start_cluster: Callable[..., Awaitable[KafkaCluster]],

@@ -403,6 +403,7 @@ def change_record(log: Path, offset: int) -> None:
     log.write_bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_the_replica_that_is_named_is_the_one_that_spark_reads(
     session: Session,

@@ -32,6 +32,7 @@ from wire.frames.types import TopicPartition
 METADATA = "__cluster_metadata-0"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_leader_epochs_that_went_back(
     target_cluster: KafkaCluster,

@@ -99,6 +99,7 @@ async def test_another_cluster_takes_over_the_address_of_a_dead_broker(
         await scene.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_every_broker_is_replaced_by_another_one(
     target_cluster: KafkaCluster,

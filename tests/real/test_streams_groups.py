@@ -113,7 +113,9 @@ async def scene(
         await made.close()
 
 
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+@pytest.mark.parametrize(
+    "guarantee", [pytest.param("at_least_once", marks=pytest.mark.slow), "exactly_once_v2"]
+)
 async def test_held_from_the_mirror_of_its_state_on_and_promoted_with_it(
     scene: GroupScene, tmp_path: Path, unique_topic: Callable[[str], str], guarantee: str
 ) -> None:

@@ -79,7 +79,7 @@ async def test_configs_that_change_late_are_put_right(
     await judged(scene, scene.source)
 
 
-@pytest.mark.parametrize("ending", ["CLOSED", "DELETED"])
+@pytest.mark.parametrize("ending", [pytest.param("CLOSED", marks=pytest.mark.slow), "DELETED"])
 async def test_a_finish_that_is_cut_off_is_gone_on_with(
     start_cluster: StartCluster, start_sidecar: StartSidecar, ending: str
 ) -> None:

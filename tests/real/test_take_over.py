@@ -282,7 +282,7 @@ def read_all(bootstrap: str, partitions: int) -> dict[int, list[int]]:
     return found
 
 
-@pytest.mark.parametrize("partitions", [1, 100])
+@pytest.mark.parametrize("partitions", [pytest.param(1, marks=pytest.mark.slow), 100])
 async def test_there_and_back_under_a_producer(
     start_cluster: StartCluster, partitions: int, record_property: Callable[[str, object], None]
 ) -> None:
@@ -334,6 +334,7 @@ async def test_no_real_broker_is_elected_while_it_is_taken(start_cluster: StartC
         await rig.until(lambda one: one.leader in REAL)
 
 
+@pytest.mark.slow
 async def test_below_min_insync_replicas_it_is_not_taken(
     start_cluster: StartCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

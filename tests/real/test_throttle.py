@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import pytest
 import pytest_asyncio
 from confluent_kafka import Producer
 
@@ -92,6 +93,7 @@ async def test_a_limit_is_kept_and_producers_do_not_notice(make_scene: MakeScene
     await scene.judge()
 
 
+@pytest.mark.slow
 async def test_a_copy_gives_way_to_writes_until_they_end(make_scene: MakeScene) -> None:
     scene = await make_scene()
     await scene.acked_more(10, timeout=20.0)

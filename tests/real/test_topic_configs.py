@@ -233,7 +233,7 @@ async def set_for_the_cluster(cluster: KafkaCluster, name: str, value: str) -> N
         await asked.close()
 
 
-@pytest.mark.parametrize("where", ["topic", "cluster"])
+@pytest.mark.parametrize("where", [pytest.param("topic", marks=pytest.mark.slow), "cluster"])
 async def test_a_mirror_without_isr_and_elr_is_led_again_with_its_copies(pair: Pair, where: str) -> None:
     """min.insync.replicas is changed while the only sidecar is away: ClearElrRecord leaves nobody to elect."""
     pair.create("stranded", {"min.insync.replicas": "2"})

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
+import pytest
 import pytest_asyncio
 from confluent_kafka import ElectionType, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -102,6 +103,7 @@ async def test_only_replica_at_the_source_goes_away(scene: TroubleScene) -> None
     await scene.judge()
 
 
+@pytest.mark.slow
 async def test_the_source_stalls_as_a_whole(scene: TroubleScene) -> None:
     """Produces wait and the followers keep what they have; afterwards all goes on."""
     await scene.begin()
@@ -194,6 +196,7 @@ async def test_a_batch_that_no_segment_of_the_target_holds(scene: TroubleScene) 
     await scene.judge()
 
 
+@pytest.mark.slow
 async def test_the_lag_after_a_pause_is_not_the_one_before_it(scene: TroubleScene) -> None:
     """Written meanwhile, or not: a mirror that was paused shows no lag before its source was heard again."""
     name, [tp] = scene.names[0], scene.tps

@@ -117,6 +117,7 @@ async def test_somebody_cancels_the_reassignment(scene: TroubleScene) -> None:
     await scene.judge()
 
 
+@pytest.mark.slow
 async def test_somebody_cancels_again_and_again(scene: TroubleScene) -> None:
     """Each time it is asked for again, and counted for people."""
     await scene.begin()

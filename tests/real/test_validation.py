@@ -90,6 +90,7 @@ async def produce(source: KafkaCluster, topic: str, count: int) -> None:
     assert await asyncio.to_thread(producer.flush, 30) == 0
 
 
+@pytest.mark.slow
 async def test_watermarks_outlive_a_restart_and_a_promote_leaves_evidence(
     source_cluster: KafkaCluster,
     target_cluster: KafkaCluster,

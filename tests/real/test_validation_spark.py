@@ -262,6 +262,7 @@ async def standalone(
         reservation.release()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_a_standalone_cluster_gets_our_package_and_loses_an_executor(tmp_path: Path):
     async with (
