@@ -233,6 +233,24 @@ async def test_an_error_that_the_library_gets_from_stock_brokers_is_its_own(fake
     assert (row["errors"], row["own_errors"], row["unknown"], row["ok"]) == (1, 1, 1, True)
 
 
+async def test_a_target_that_holds_another_record_is_found(
+    fake: FakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = switches.committed_logs
+
+    def one_more_at_the_target(bootstrap: str, topic: str, partitions: int) -> Any:
+        found = logs(bootstrap, topic, partitions)
+        if bootstrap == "target":
+            tp, log = next(iter(found.items()))
+            found[tp] = PartitionLog(0, log.end + 1, [*log.records, LogRecord(log.end, "stray", 1)])
+        return found
+
+    monkeypatch.setattr(switches, "committed_logs", one_more_at_the_target)
+    monkeypatch.setattr(switches, "EQUAL_TIMEOUT", 0.0)
+    row = (await run(fake, "librdkafka"))["librdkafka"]
+    assert (row["unequal_at_target"], row["ok"]) == (1, False)
+
+
 async def test_a_switch_that_is_abandoned_is_no_switch(fake: FakeStage) -> None:
     fake.phase = "ABANDONED"
     with pytest.raises(ProgramError, match="the switch there was abandoned: no"):
