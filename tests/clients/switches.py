@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from lab.workload.checker import check
-from lab.workload.history import PartitionLog
+from lab.workload.checker import Finding, check
+from lab.workload.history import Ack, PartitionLog, Unacked
 from tests.clients import groups, producers
 from tests.clients.build import CannotBuildError
 from tests.clients.catalog import SwitchCase
@@ -193,6 +193,7 @@ async def _judge(stage: Stage, ride: Ride, timeline: Timeline) -> Row:
         row["writer"] = f"{ride.case.writer.name} {said.version}"
     faults = _faults(ride)
     own = own_faults(ride)
+    held = [one for member in group.members for one in member.transcript.memberships]
     row |= {
         "errors": len(faults),
         "own_errors": len(own),
@@ -202,8 +203,11 @@ async def _judge(stage: Stage, ride: Ride, timeline: Timeline) -> Row:
         "missed": len(read.missed),
         "misread": len(read.misread),
         "repeated": len(read.repeated_at_source),
-        # Of the member alone in its group: more than one is a group that it left, or was put out of, and joined again.
-        "joins": sum(one.event == "assigned" for one in group.members[0].transcript.memberships),
+        # Its member is alone in its group: a group that it left, or was put out of, and joined again.
+        "rejoins": sum(one.event == "assigned" and one.time > timeline.begins["before"] for one in held),
+        "doubled_at": by_event(
+            _times_of(verdict.duplicated, logs, [*said.acks, *said.unacked]), timeline.begins
+        ),
     }
     if faults:
         row["error_texts"] = _texts(one.error for one in faults)
@@ -220,7 +224,9 @@ async def _judge(stage: Stage, ride: Ride, timeline: Timeline) -> Row:
     if found := [*evidence, *map(str, unequal)]:
         row["evidence"] = found[:MAX_TEXTS]
     row["switch_phases_ms"] = dict(timeline.phases_ms)
-    row["ok"] = undisturbed(row, rereads=ride.case.group.library.rereads)
+    row["ok"] = undisturbed(
+        row, rereads=ride.case.group.library.rereads, again=not producers.idempotent(ride.case.writer)
+    )
     return row
 
 
@@ -235,15 +241,22 @@ async def _unequal(stage: Stage, group: Group, logs: Mapping[TopicPartition, Par
         await asyncio.sleep(LOOK_SECONDS)
 
 
-def undisturbed(row: Mapping[str, Any], *, rereads: bool = False) -> bool:
+def undisturbed(row: Mapping[str, Any], *, rereads: bool = False, again: bool = False) -> bool:
     """No error but those that the library gets from stock brokers, nothing lost, doubled, out of order, missed or repeated.
 
-    A library that begins anew when leaders move reads again what it had not committed.
+    A library that begins anew when leaders move reads again what it had not committed. One that does not number its writes
+    tries a write `again` as new when its leader changes before all replicas have it, and the log has it twice.
     """
-    nothing = ("lost", "duplicated", "reordered", "otherwise_wrong", "missed", "misread", "unequal_at_target")
+    nothing = ("lost", "reordered", "otherwise_wrong", "missed", "misread", "unequal_at_target")
     if any(row[what] for what in nothing) or row.get("output_missed") or row.get("output_repeated"):
         return False
-    if row["errors"] > row["own_errors"] or row["unknown"] > row["own_unknown"]:
+    at_switches = sum(row["doubled_at"].get(way, 0) for way in WAYS)
+    if row["duplicated"] and not (
+        again and at_switches == sum(row["doubled_at"].values()) >= row["duplicated"]
+    ):
+        return False
+    earlier = row["errors_at"].get("before", 0)  # when the link had done nothing yet
+    if row["errors"] > row["own_errors"] + earlier or row["unknown"] > row["own_unknown"]:
         return False
     return bool(row["acked"]) and (rereads or not row["repeated"])
 
@@ -267,6 +280,15 @@ def _faults(ride: Ride) -> list[Any]:
 
 def _texts(errors: Iterable[str]) -> list[str]:
     return sorted(set(errors))[:MAX_TEXTS]
+
+
+def _times_of(
+    found: Iterable[Finding], logs: Mapping[TopicPartition, PartitionLog], outcomes: Iterable[Ack | Unacked]
+) -> list[float]:
+    """When the records at these offsets had their outcomes."""
+    numbers = {(tp, record.offset): record.sequence for tp, log in logs.items() for record in log.records}
+    wanted = {numbers[one.partition, one.offset or 0] for one in found}
+    return [one.time for one in outcomes if one.sequence in wanted]
 
 
 def _by_partition(some: Iterable[Any]) -> Iterable[list[float]]:

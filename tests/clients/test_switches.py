@@ -24,7 +24,7 @@ GOOD: dict[str, Any] = dict.fromkeys(
         *("errors", "own_errors", "unknown", "own_unknown", "repeated"),
     ),
     0,
-) | {"acked": 9}
+) | {"acked": 9, "errors_at": {}, "doubled_at": {}}
 CASES = {case.name: case for case in SWITCHES}
 
 
@@ -47,13 +47,46 @@ def test_a_good_row() -> None:
 
 @pytest.mark.parametrize(
     "what",
-    [key for key in GOOD if key not in ("acked", "own_errors", "own_unknown")]
+    [key for key in GOOD if key not in ("acked", "own_errors", "own_unknown", "errors_at", "doubled_at")]
     + ["output_missed", "output_repeated"],
 )
 def test_never(what: str) -> None:
     assert not undisturbed(GOOD | {what: 1})
     if what != "repeated":
         assert not undisturbed(GOOD | {what: 1}, rereads=True)
+
+
+def test_an_error_from_before_the_link_did_anything_is_not_its_own() -> None:
+    assert undisturbed(GOOD | {"errors": 1, "errors_at": {"before": 1}})
+    assert not undisturbed(GOOD | {"errors": 2, "errors_at": {"before": 1, "there": 1}})
+
+
+def test_doubled_only_by_a_client_that_writes_again_and_only_at_a_switch() -> None:
+    doubled = GOOD | {"duplicated": 2, "doubled_at": {"there": 1, "back": 1}}
+    assert undisturbed(doubled, again=True)
+    assert not undisturbed(doubled)
+    assert not undisturbed(doubled | {"doubled_at": {"sync": 1, "back": 1}}, again=True)
+    assert not undisturbed(
+        doubled | {"doubled_at": {"there": 1}}, again=True
+    )  # nobody knows when the other one was
+    assert not undisturbed(doubled | {"lost": 1}, again=True)
+
+
+async def test_when_a_record_was_doubled(fake: FakeStage) -> None:
+    case = CASES["kafka-go"]
+    await run(fake, case.name)
+    group = fake.groups[f"read-{case.name}"]
+    begins = {"before": 0.0, "there": time.time()}
+    group.load.transcript.next += 1
+    for _ in range(2):
+        number = group.load.transcript.next - 1
+        tp = TopicPartition(group.topic, number % PARTITIONS)
+        offset = sum(ack.partition == tp for ack in group.load.transcript.acks)
+        group.load.transcript.acks.append(Ack(group.load.name, number, tp, offset, time.time()))
+        group.reads.append(GroupRead("m", "source", 1, tp, offset, group.load.name, number, time.time()))
+    ride = switches.Ride(case, group, time.time())  # type: ignore[arg-type]
+    row = await switches._judge(fake, ride, Timeline(begins))  # type: ignore[arg-type]
+    assert (row["duplicated"], row["doubled_at"], row["ok"]) == (1, {"there": 2}, True)
 
 
 def test_nothing_acknowledged_is_not_well() -> None:
@@ -213,7 +246,7 @@ async def test_an_error_of_a_member_counts_as_one_of_the_writer_does(fake: FakeS
     group = fake.groups[f"read-{first.name}"]
     group.members[0].transcript.errors.append(ClientError("m", "left behind", time.time()))
     ride = switches.Ride(first, group, time.time())  # type: ignore[arg-type]
-    row = await switches._judge(fake, ride, Timeline({"there": 1.0}))  # type: ignore[arg-type]
+    row = await switches._judge(fake, ride, Timeline({"before": 0.5, "there": 1.0}))  # type: ignore[arg-type]
     assert (row["errors"], row["own_errors"], row["ok"]) == (1, 0, False)
     assert row["error_texts"] == ["left behind"]
     assert row["errors_at"] == {"there": 1}
@@ -229,7 +262,7 @@ async def test_an_error_that_the_library_gets_from_stock_brokers_is_its_own(fake
     load.unacked.append(Unacked(load.name, load.next, tp, Outcome.UNKNOWN, text, time.time()))
     load.next += 1
     ride = switches.Ride(case, group, time.time())  # type: ignore[arg-type]
-    row = await switches._judge(fake, ride, Timeline({"there": 1.0}))  # type: ignore[arg-type]
+    row = await switches._judge(fake, ride, Timeline({"before": 0.5, "there": 1.0}))  # type: ignore[arg-type]
     assert (row["errors"], row["own_errors"], row["unknown"], row["ok"]) == (1, 1, 1, True)
 
 
