@@ -23,6 +23,7 @@ MEASURED = Path(__file__).parents[1] / "tests" / "clients" / "measured.json"
 LONGEST_TEXT = 60
 CRASHED = r" with a crash$"
 ALLOWED_MS = 1000.0
+WAYS = ("there", "back")
 PAGES = ("benchmarks/clients.md",)
 
 Row = Mapping[str, Any]
@@ -47,7 +48,8 @@ def client(name: str, row: Row) -> str:
 
 def errors(_name: str, row: Row) -> str:
     texts = "; ".join(short(str(text)) for text in row.get("error_texts", []))
-    when = ", ".join(f"{count} at the {event}" for event, count in sorted(row.get("errors_at", {}).items()))
+    counts = sorted(row.get("errors_at", {}).items())
+    when = ", ".join(f"{count} at the {'switch ' * (event in WAYS)}{event}" for event, count in counts)
     own = f"{row['own_errors']} its own" if row.get("own_errors") else ""
     why = "; ".join(text for text in (own, when, texts) if text)
     return f"{row['errors']}{f' ({why})' if why else ''}"
@@ -133,7 +135,7 @@ SWITCHES: Sequence[Column] = (
     ("switch back", figure("back_gap_ms")),
     ("of one partition, there / back", several("there_partition_gap_ms", "back_partition_gap_ms")),
     ("records", figure("records")),
-    ("missed / repeated", several("missed", "repeated")),
+    ("missed / repeated / joined its group again", several("missed", "repeated", "rejoins")),
     (
         "longest pause of a partition's reader, ms, there / back",
         several("there_read_pause_ms", "back_read_pause_ms"),

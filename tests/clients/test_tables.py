@@ -113,6 +113,7 @@ SWITCHED: dict[str, Any] = ROW | {
     "records": 5,
     "missed": 0,
     "repeated": 0,
+    "rejoins": 2,
     "there_read_pause_ms": 960.0,
     "back_read_pause_ms": 710.0,
 }
@@ -124,7 +125,7 @@ def test_a_switch_has_a_table_and_a_column_beside_the_client_s_other_figures() -
     client_tables.merge(measured, report)
     made = client_tables.tables(measured)
     assert made["switches"].splitlines()[2] == (
-        "| lib 1.2 | 5 | 0 | 0 | 0 / 0 / 0 | 20 | 78 | 913 | 640 | 950 / 700 | 5 | 0 / 0 | 960 / 710 | 3 |"
+        "| lib 1.2 | 5 | 0 | 0 | 0 / 0 / 0 | 20 | 78 | 913 | 640 | 950 / 700 | 5 | 0 / 0 / 2 | 960 / 710 | 3 |"
     )
     with_it, without = made["producers"].splitlines()[2:]
     assert with_it.endswith("| missed | 913 / 640 | - |")
@@ -132,10 +133,16 @@ def test_a_switch_has_a_table_and_a_column_beside_the_client_s_other_figures() -
 
 
 def test_errors_at_a_switch_are_said_and_whose_they_are() -> None:
-    bad = SWITCHED | {"lost": 1, "errors": 3, "own_errors": 2, "error_texts": ["a|b"]}
+    bad = SWITCHED | {
+        "lost": 1,
+        "errors": 3,
+        "own_errors": 2,
+        "error_texts": ["a|b"],
+        "errors_at": {"back": 3},
+    }
     made = client_tables.tables({"producers": {"lib": ROW}, "switches": {"lib": bad}})
     assert "| 913 / 640 (3 errors, 1 lost) |" in made["producers"]
-    assert "| 3 (2 its own; a\\|b) |" in made["switches"]
+    assert "| 3 (2 its own; 3 at the switch back; a\\|b) |" in made["switches"]
     broken = {"version": "1.2", "ok": False, "broke": "no answer"}
     made = client_tables.tables({"producers": {"lib": ROW}, "switches": {"lib": broken}})
     assert "| did not end |" in made["producers"]
