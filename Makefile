@@ -74,7 +74,7 @@ fleet-figures: $(STAMP)  ## how long producers pause when sidecars die or drain,
 	LINKER_FLEET_GOALS=1 $(BIN)/python -m pytest tests/real/test_fleet_figures.py -p no:randomly; \
 		code=$$?; $(BIN)/python -m tests.real.fleet_figures; exit $$code
 
-clients: $(STAMP)  ## client libraries through link, move and promote; ALL=1 all of them, ONLY=names, GATE_MINUTES=n, PLAIN=1 without a link
+clients: $(STAMP)  ## client libraries through link, move, promote and switch; ALL=1 all of them, ONLY=names, GATE_MINUTES=n, PLAIN=1 without a link
 	$(BIN)/python -m tests.clients $(if $(ALL),--all) $(if $(ONLY),--only $(ONLY)) $(if $(PLAIN),--plain) \
 		$(if $(GATE_MINUTES),--gate-minutes $(GATE_MINUTES) --at-once 9 --demote) --out build/clients
 

@@ -23,6 +23,7 @@ MEASURED = Path(__file__).parents[1] / "tests" / "clients" / "measured.json"
 LONGEST_TEXT = 60
 CRASHED = r" with a crash$"
 ALLOWED_MS = 1000.0
+WAYS = ("there", "back")
 PAGES = ("benchmarks/clients.md",)
 
 Row = Mapping[str, Any]
@@ -47,8 +48,10 @@ def client(name: str, row: Row) -> str:
 
 def errors(_name: str, row: Row) -> str:
     texts = "; ".join(short(str(text)) for text in row.get("error_texts", []))
-    when = ", ".join(f"{count} at the {event}" for event, count in sorted(row.get("errors_at", {}).items()))
-    why = "; ".join(text for text in (when, texts) if text)
+    counts = sorted(row.get("errors_at", {}).items())
+    when = ", ".join(f"{count} at the {'switch ' * (event in WAYS)}{event}" for event, count in counts)
+    own = f"{row['own_errors']} its own" if row.get("own_errors") else ""
+    why = "; ".join(text for text in (own, when, texts) if text)
     return f"{row['errors']}{f' ({why})' if why else ''}"
 
 
@@ -60,6 +63,39 @@ def short(text: str) -> str:
 
 def wrong(_name: str, row: Row) -> str:
     return " / ".join(str(row[key]) for key in ("lost", "duplicated", "reordered"))
+
+
+def several(*keys: str) -> Callable[[str, Row], object]:
+    def read(name: str, row: Row) -> object:
+        return " / ".join(str(figure(key)(name, row)) for key in keys)
+
+    return read
+
+
+def longest(*keys: str) -> Callable[[str, Row], object]:
+    def read(_name: str, row: Row) -> object:
+        return round(max((row.get(key) or 0.0 for key in keys), default=0.0))
+
+    return read
+
+
+def switched(name: str, row: Row) -> object:
+    """Of the same client: the longest gaps there and back, in ms, and whatever was wrong."""
+    at = row.get("switched")
+    if at is None:
+        return "-"
+    if "broke" in at:
+        return "did not end"
+    gaps = several("there_gap_ms", "back_gap_ms")(name, at)
+    wrong = {
+        "errors": "errors",
+        "lost": "lost",
+        "duplicated": "doubled",
+        "reordered": "out of order",
+        "missed": "missed",
+    }
+    found = ", ".join(f"{at[key]} {word}" for key, word in wrong.items() if at[key])
+    return f"{gaps} ({found})" if found else gaps
 
 
 def unasked(row: Row) -> bool:
@@ -84,6 +120,26 @@ PRODUCERS: Sequence[Column] = (
     ("at the kill", figure("kill_gap_ms")),
     ("at the promote", figure("promote_gap_ms")),
     ("goal: 1 s", goal("gap_goal_met")),
+    ("switched under it at the source, and back: gap, ms", switched),
+    ("load", figure("load_average")),
+)
+SWITCHES: Sequence[Column] = (
+    ("client", client),
+    ("acknowledged", figure("acked")),
+    ("errors", errors),
+    ("unknown", figure("unknown")),
+    ("lost / doubled / out of order", wrong),
+    ("longest gap between acks, ms: before", figure("before_gap_ms")),
+    ("join, mirror, sync", longest("join_gap_ms", "mirror_gap_ms", "sync_gap_ms")),
+    ("switch there", figure("there_gap_ms")),
+    ("switch back", figure("back_gap_ms")),
+    ("of one partition, there / back", several("there_partition_gap_ms", "back_partition_gap_ms")),
+    ("records", figure("records")),
+    ("missed / repeated / joined its group again", several("missed", "repeated", "rejoins")),
+    (
+        "longest pause of a partition's reader, ms, there / back",
+        several("there_read_pause_ms", "back_read_pause_ms"),
+    ),
     ("load", figure("load_average")),
 )
 TRANSACTIONS: Sequence[Column] = (
@@ -138,11 +194,17 @@ def tables(measured: Mapping[str, Mapping[str, Row]]) -> dict[str, str]:
     """The tables by name."""
     writers = measured.get("producers", {})
     transactional = {name: row for name, row in writers.items() if name.endswith("-transactions")}
-    plain = {name: row for name, row in writers.items() if name not in transactional}
+    switches = measured.get("switches", {})
+    plain = {
+        name: {**row, "switched": switches.get(name)}
+        for name, row in writers.items()
+        if name not in transactional
+    }
     return {
         "producers": _table(PRODUCERS, plain),
         "transactions": _table(TRANSACTIONS, transactional),
         "groups": _table(GROUPS, _with_own_times(measured)),
+        "switches": _table(SWITCHES, switches),
         "held": _table(HELD, measured.get("held", {})),
     }
 
@@ -185,7 +247,7 @@ def filled(text: str, made: Mapping[str, str]) -> str:
 def merge(measured: dict[str, dict[str, Row]], report: Mapping[str, Any]) -> None:
     """Take in a report: rows that ran, each with how busy the machine was."""
     load = report.get("load_average_after")
-    for part in ("producers", "groups", "standbys"):
+    for part in ("producers", "groups", "switches", "standbys"):
         for name, row in report.get(part, {}).items():
             if not unasked(row):
                 # A gate that was closed for minutes is another run of the same case, on fewer records per second.

@@ -15,14 +15,15 @@ from typing import Any
 
 from lab.clusters.kafka_jars import DEFAULT_VERSION, ensure_distribution
 from tests.clients.build import Builder
-from tests.clients.catalog import GROUPS, PRODUCERS, GroupCase
+from tests.clients.catalog import GROUPS, PRODUCERS, SWITCHES, GroupCase, ProducerCase, SwitchCase
 from tests.clients.hand_over import AT_ONCE, Plan, hand_overs
 from tests.clients.leaders import leader_changes
 from tests.clients.plain import plain_groups, plain_producers, standbys
 from tests.clients.producers import HELD_SECONDS, producers
 from tests.clients.stage import stage
+from tests.clients.switches import COPIES, QUICK_SECONDS, SECONDS, switches
 
-PARTS = ("producers", "groups", "standbys", "leaders")
+PARTS = ("producers", "groups", "switches", "standbys", "leaders")
 BOOKKEEPING = ("version", "ok", "error_texts", "evidence", "skipped", "broke")
 
 
@@ -32,19 +33,21 @@ async def matrix(options: argparse.Namespace) -> int:
     out.mkdir(parents=True, exist_ok=True)
     await ensure_distribution(progress=print)
     wanted = [name for name in (options.only or "").split(",") if name]
-    some_producers = [
-        case
-        for case in PRODUCERS
-        if (any(name in case.name for name in wanted) if wanted else case.quick or options.all)
-    ]
-    some_groups = [
-        case
-        for case in GROUPS
-        if (any(name in case.name for name in wanted) if wanted else case.quick or options.all)
-    ]
+
+    def chosen(case: ProducerCase | GroupCase | SwitchCase) -> bool:
+        return any(name in case.name for name in wanted) if wanted else case.quick or options.all
+
+    some_producers = [case for case in PRODUCERS if chosen(case)]
+    some_groups = [case for case in GROUPS if chosen(case)]
+    some_switches = [case for case in SWITCHES if chosen(case)] if "switches" in options.parts else []
     began = time.monotonic()
     builder = Builder(out / "programs")
-    await builder.build(case.library for case in [*some_producers, *some_groups])
+    await builder.build(
+        [
+            *(case.library for case in [*some_producers, *some_groups]),
+            *(library for case in some_switches for library in case.libraries),
+        ]
+    )
     report: dict[str, Any] = {"kafka": DEFAULT_VERSION, "load_average_before": round(os.getloadavg()[0], 1)}
     try:
         with tempfile.TemporaryDirectory(prefix="linker-clients-") as scratch:
@@ -54,7 +57,12 @@ async def matrix(options: argparse.Namespace) -> int:
                     Path(scratch), builder, out / "logs", [*some_producers, *some_groups], rows, show
                 )
             async with stage(
-                Path(scratch), builder, out / "logs", link=not options.plain, gate=options.gate
+                Path(scratch),
+                builder,
+                out / "logs",
+                link=not options.plain,
+                gate=options.gate,
+                source_brokers=COPIES if some_switches else 1,
             ) as made:
                 if "producers" in options.parts:
                     rows = report["producers"] = {}
@@ -71,6 +79,10 @@ async def matrix(options: argparse.Namespace) -> int:
                             at_once=options.at_once, gate_minutes=options.gate_minutes, demote=options.demote
                         )
                         await hand_overs(made, _crashes(some_groups, options.crash), rows, show, plan)
+                if some_switches:
+                    await switches(
+                        made, some_switches, report.setdefault("switches", {}), show, options.switch_seconds
+                    )
                 if "standbys" in options.parts:
                     await standbys(made, some_groups, report.setdefault("standbys", {}), show)
     except BaseException as error:
@@ -115,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", default="build/clients")
     parser.add_argument("--all", action="store_true", help="the whole matrix instead of the short one")
     parser.add_argument("--only", help="cases whose names hold one of these, with commas between")
-    parser.add_argument("--parts", default="producers,groups", type=lambda text: text.split(","))
+    parser.add_argument("--parts", type=lambda text: text.split(","), help=f"of {', '.join(PARTS)}")
     parser.add_argument(
         "--crash",
         choices=("half", "both", "yes", "no"),
@@ -141,12 +153,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action=argparse.BooleanOptionalAction,
         help="whether the promote of a group is taken back and made again; it is with --all",
     )
+    parser.add_argument("--switch-seconds", type=float, help="of traffic after each switch; more with --all")
     parser.add_argument(
         "--plain", action="store_true", help="the programs alone, on one cluster without a link"
     )
     options = parser.parse_args(arguments)
+    options.parts = options.parts or ["producers", "groups", *([] if options.plain else ["switches"])]
+    if unknown := set(options.parts).difference(PARTS):
+        parser.error(f"no part is called {', '.join(sorted(unknown))}")
+    if options.plain and "switches" in options.parts:
+        parser.error("switches: nothing is switched without a link")
     if not options.plain and (alone := {"standbys", "leaders"}.intersection(options.parts)):
         parser.error(f"{', '.join(sorted(alone))}: looked at without a link: --plain")
+    if options.switch_seconds is None:
+        options.switch_seconds = SECONDS if options.all else QUICK_SECONDS
     options.crash = options.crash or ("both" if options.all else "half")
     options.events = options.events or ("every" if options.all else "none")
     options.demote = options.all if options.demote is None else options.demote

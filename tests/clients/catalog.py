@@ -58,6 +58,23 @@ class GroupCase:
         return self.library.kind == "streams"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchCase:
+    """One row of the switches' matrix: a group and the writer of what it reads. Both stay at the source."""
+
+    writer: ProducerCase
+    group: GroupCase
+    quick: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.group.name if self.group.streams else self.writer.name
+
+    @property
+    def libraries(self) -> tuple[Library, Library]:
+        return self.writer.library, self.group.library
+
+
 JAVA_28, JAVA_39, JAVA_43 = (
     Library(name=f"java-{version}", kind="java", program="Client", version=version)
     for version in ("2.8.2", "3.9.1", "4.3.1")
@@ -155,4 +172,29 @@ GROUPS = (
     GroupCase(library=PLATFORMATIC, label="consumer-protocol", arguments=NEW_PROTOCOL),
     GroupCase(library=NODE_RDKAFKA, label="range", arguments=RANGE),
     GroupCase(library=NODE_RDKAFKA, label="cooperative", arguments=COOPERATIVE),
+)
+
+#: Each library once, idempotent where it can be. kafka-go and platformatic-kafka are not: they wait for acks=all.
+#: Streams has a writer of librdkafka, and the topic that it writes to is switched as well.
+SWITCHES = tuple(
+    SwitchCase(
+        writer=next(case for case in PRODUCERS if case.name == writer),
+        group=next(case for case in GROUPS if case.name == group),
+        quick=quick,
+    )
+    for writer, group, quick in (
+        ("java-2.8.2", "java-2.8.2-cooperative", False),
+        ("java-3.9.1", "java-3.9.1-range", False),
+        ("java-4.3.1", "java-4.3.1-consumer-protocol", True),
+        ("librdkafka", "streams-4.3.1-at-least-once", False),
+        ("librdkafka", "librdkafka-range-committed", True),
+        ("aiokafka", "aiokafka-range", True),
+        ("kafka-python", "kafka-python-cooperative", False),
+        ("franz-go", "franz-go-cooperative", False),
+        ("kafka-go", "kafka-go-range", False),
+        ("sarama-idempotent", "sarama-range", False),
+        ("kafkajs-idempotent", "kafkajs-roundrobin", False),
+        ("platformatic-kafka-plain", "platformatic-kafka-roundrobin", False),
+        ("node-rdkafka", "node-rdkafka-range", False),
+    )
 )

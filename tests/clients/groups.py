@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab.workload.history import PartitionLog
-from tests.clients.catalog import LIBRDKAFKA, GroupCase
+from tests.clients.catalog import LIBRDKAFKA, GroupCase, ProducerCase
 from tests.clients.judge import GroupRead, GroupVerdict, judge_output
 from tests.clients.logs import committed_logs
 from tests.clients.program import Program, ProgramError
@@ -122,15 +122,20 @@ async def assemble(
     members: int = MEMBERS,
     rate: int = RATE,
     make_topic: Callable[[str, int], Awaitable[None]] | None = None,
+    writer: ProducerCase | None = None,
 ) -> Group:
-    """Topics and applications of a case; nothing runs yet. make_topic: in place of the stage's.
+    """Topics and applications of a case; nothing runs yet. make_topic: in place of the stage's; writer: of librdkafka's.
 
     Raises:
         CannotBuildError: This machine lacks what the library needs.
     """
     name = f"{case.name}{suffix}"
     load_arguments = {"role": "producer", "topic": f"read-{name}", "rate": str(rate)}
-    load = await stage.program(LIBRDKAFKA, f"load-{name}", load_arguments, partitions=partitions)
+    library = LIBRDKAFKA
+    if writer is not None:
+        library = writer.library
+        load_arguments |= writer.arguments
+    load = await stage.program(library, f"load-{name}", load_arguments, partitions=partitions)
     group = Group(case, suffix, load, partitions, bootstrap=stage.bootstrap("source"))
     for number in range(1, members + 1):
         member = f"{name}-m{number}"
@@ -184,6 +189,8 @@ async def output_of(
     """What a Streams application's output holds of its input; nothing for other applications."""
     if group.output is None:
         return {}
-    outputs = await asyncio.to_thread(committed_logs, stage.bootstrap(cluster), group.output, PARTITIONS)
+    outputs = await asyncio.to_thread(
+        committed_logs, stage.bootstrap(cluster), group.output, group.partitions
+    )
     missed, repeated = judge_output(logs, outputs)
     return {"output_missed": len(missed), "output_repeated": len(repeated)}

@@ -3,7 +3,7 @@
 The group began at the start of its topic, so every record of the final log is to be read once. A record that
 was read twice is told apart by where: twice at the source (the library's own rebalances), once at each cluster
 (the hand-over: ours), or twice at the target. What producers were promised is lab.workload.checker's business;
-`ack_gaps` only looks at their times.
+`largest_gap` and `longest_waits` only look at their times, and `differences` at the logs of both clusters.
 """
 
 from __future__ import annotations
@@ -217,3 +217,41 @@ def largest_gap(
         and not any(window.overlaps(before, after) for window in without)
     ]
     return round(max(gaps) * 1000, 1) if gaps else None
+
+
+def longest_waits(
+    series: Iterable[Iterable[float]], phases: Mapping[str, Window], end: float
+) -> dict[str, float | None]:
+    """By phase, the longest time in ms between two moments of one series that overlaps it.
+
+    Silence counts until `end`, so that a partition that never goes on is not overlooked.
+    """
+    gaps = [
+        gap
+        for times in series
+        if (ordered := sorted(times))
+        for gap in pairwise([*ordered, max(end, ordered[-1])])
+    ]
+    return {
+        name: round(max(lasted) * 1000, 1)
+        if (lasted := [after - before for before, after in gaps if phase.overlaps(before, after)])
+        else None
+        for name, phase in phases.items()
+    }
+
+
+def differences(
+    source: Mapping[TopicPartition, PartitionLog], target: Mapping[TopicPartition, PartitionLog]
+) -> list[Finding]:
+    """Offsets at which both clusters do not hold the same record of the same producer."""
+    found: list[Finding] = []
+    for partition, log in source.items():
+        here, there = (
+            {record.offset: (record.producer, record.sequence) for record in side.records}
+            for side in (log, target.get(partition, PartitionLog(0, 0, [])))
+        )
+        for offset in sorted(here.keys() | there.keys()):
+            if here.get(offset) != there.get(offset):
+                what = f"the source holds {here.get(offset)}, the target {there.get(offset)}"
+                found.append(Finding(partition, offset, what))
+    return found

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ CAUGHT_UP_TIMEOUT = 120.0
 CAUGHT_UP_LAG = 200
 TOPIC_TIMEOUT = 30.0
 BROKERS = 3  # of the target
+LINK_BROKER_AT_SOURCE = 800
 
 
 @dataclass
@@ -64,22 +65,37 @@ class Stage:
         self._programs.append(program)
         return program
 
-    async def topic(self, name: str, partitions: int, cluster: str = "source") -> None:
+    async def topic(
+        self, name: str, partitions: int, cluster: str = "source", copies: int | None = None
+    ) -> None:
         """Create a topic and wait until every partition has a leader."""
-        await asyncio.to_thread(_create, self.bootstrap(cluster), name, partitions, self.copies)
+        await asyncio.to_thread(_create, self.bootstrap(cluster), name, partitions, copies or self.copies)
 
     async def mirror(self, *topics: str) -> None:
         """`linker mirror create`, and wait until each is caught up."""
         await self.linker("mirror", "create", *topics, "--link", LINK, "--replication-factor", "3")
+        await self.mirrors_are(
+            topics, lambda one: one["state"] == "ACTIVE" and (one["lag"] or 0) < CAUGHT_UP_LAG, "caught up"
+        )
+
+    async def mirrors_are(
+        self, topics: Collection[str], well: Callable[[Mapping[str, Any]], bool], what: str
+    ) -> None:
+        """Wait until that is so of the mirror of each topic, by `linker mirror list`.
+
+        Raises:
+            ProgramError: It took too long.
+        """
         deadline = time.monotonic() + CAUGHT_UP_TIMEOUT
         while True:
             listed = [
                 one for one in await self.linker("mirror", "list", "--link", LINK) if one["topic"] in topics
             ]
-            if all(one["state"] == "ACTIVE" and (one["lag"] or 0) < CAUGHT_UP_LAG for one in listed):
+            if len(listed) == len(topics) and all(map(well, listed)):
                 return
             if time.monotonic() > deadline:
-                raise ProgramError(f"not caught up after {CAUGHT_UP_TIMEOUT:.0f} s: {listed}")
+                late = [one for one in listed if not well(one)]
+                raise ProgramError(f"not {what} after {CAUGHT_UP_TIMEOUT:.0f} s: {late}")
             await asyncio.sleep(0.3)
 
     async def promote(self, *topics: str) -> Any:
@@ -95,25 +111,39 @@ class Stage:
 
 @contextlib.asynccontextmanager
 async def stage(
-    directory: Path, builder: Builder, logs: Path, *, link: bool = True, gate: str = "auto"
+    directory: Path,
+    builder: Builder,
+    logs: Path,
+    *,
+    link: bool = True,
+    gate: str = "auto",
+    source_brokers: int = 1,
 ) -> AsyncIterator[Stage]:
-    """Both clusters and a sidecar with one link, by what its groups are held; without a link one cluster like the target."""
+    """Both clusters and a sidecar with one link, by what its groups are held; without a link one cluster like the target.
+
+    The sidecar may join the source, and has not.
+    """
     logs.mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
         target = KafkaCluster(KafkaClusterSpec(name="target", brokers=BROKERS, controllers=1), directory)
-        source = KafkaCluster(KafkaClusterSpec(name="source"), directory) if link else target
+        source = target
+        if link:
+            source = KafkaCluster(KafkaClusterSpec(name="source", brokers=source_brokers), directory)
         clusters = [source, target] if link else [target]
         await asyncio.gather(*(stack.enter_async_context(cluster) for cluster in clusters))
         sidecar = None
         if link:
-            spec = SidecarSpec(target_bootstrap=target.bootstrap)
+            spec = SidecarSpec(
+                target_bootstrap=target.bootstrap, sources={LINK: {"broker.id": LINK_BROKER_AT_SOURCE}}
+            )
             sidecar = await stack.enter_async_context(SidecarProcess(spec, directory / "sidecar"))
             stack.callback(shutil.copy, sidecar.log, logs / "sidecar.log")
         made = Stage(source, target, sidecar, builder, logs, 1 if link else BROKERS)
         stack.push_async_callback(made.forget)
         if link:
-            for node in target.brokers:
-                stack.callback(shutil.copy, node.log, logs / f"target-{node.node_id}.log")
+            for cluster in clusters:
+                for node in cluster.brokers:
+                    stack.callback(shutil.copy, node.log, logs / f"{cluster.spec.name}-{node.node_id}.log")
             await made.linker(
                 *("link", "create", LINK, "--bootstrap-servers", source.bootstrap),
                 *("--option", f"groups_gate={gate}"),

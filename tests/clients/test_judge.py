@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from lab.workload.history import Ack, LogRecord, PartitionLog
-from tests.clients.judge import GroupRead, Window, by_event, judge_group, judge_output, largest_gap
+from tests.clients.judge import (
+    GroupRead,
+    Window,
+    by_event,
+    differences,
+    judge_group,
+    judge_output,
+    largest_gap,
+    longest_waits,
+)
 from wire.frames.types import TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -163,3 +172,27 @@ def test_largest_gap_within_and_without() -> None:
 def test_gap_that_touches_a_restart_is_not_counted() -> None:
     assert largest_gap(acks(0.0, 1.0, 1.1), without=[Window(1.0, 1.05)]) is None
     assert largest_gap(acks(0.0, 0.9, 1.1), without=[Window(1.0, 1.05)]) == 900.0
+
+
+def test_the_longest_wait_of_each_phase() -> None:
+    phases = {"there": Window(1.0, 5.0), "back": Window(5.0, 9.0)}
+    busy = [0.5, 1.5, 2.0, 4.9, 5.2, 6.0, 8.0, 9.0]
+    assert longest_waits([busy], phases, 9.0) == {"there": 2900.0, "back": 2000.0}
+    other = [0.0, 1.0, 3.0, 4.0, 4.5, 7.4, 8.9]
+    assert longest_waits([busy, other], phases, 9.0) == {"there": 2900.0, "back": 2900.0}
+
+
+def test_a_partition_that_never_goes_on_waits_until_the_end() -> None:
+    phases = {"there": Window(1.0, 5.0), "back": Window(5.0, 9.0)}
+    assert longest_waits([[0.5, 1.5]], phases, 9.0) == {"there": 7500.0, "back": 7500.0}
+    assert longest_waits([[8.0, 9.5]], phases, 9.0) == {"there": None, "back": 1500.0}
+    assert longest_waits([], phases, 9.0) == {"there": None, "back": None}
+
+
+def test_both_clusters_hold_the_same_records() -> None:
+    assert differences({P0: log(0, 1)}, {P0: log(0, 1)}) == []
+    other = PartitionLog(0, 2, [LogRecord(0, "w", 100), LogRecord(1, "w", 7)])
+    assert [found.offset for found in differences({P0: log(0, 1)}, {P0: other})] == [1]
+    assert [found.offset for found in differences({P0: log(0, 1, 2)}, {P0: log(0, 1)})] == [2]
+    assert [found.offset for found in differences({P0: log(0, 1)}, {P0: log(0, 1, 2)})] == [2]
+    assert [found.offset for found in differences({P0: log(0, 1)}, {})] == [0, 1]

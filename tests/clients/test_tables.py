@@ -61,7 +61,7 @@ def test_a_row() -> None:
     made = client_tables.tables({"producers": {"lib": ROW, "lib-transactions": ROW}})
     assert (
         made["producers"].splitlines()[2]
-        == "| lib 1.2 | 5 | 1 (a\\|b) | 0 | 0 / 2 / 0 | 100 | - | - | - | missed | - |"
+        == "| lib 1.2 | 5 | 1 (a\\|b) | 0 | 0 / 2 / 0 | 100 | - | - | - | missed | - | - |"
     )
     assert len(made["transactions"].splitlines()) == 3
     when = client_tables.tables({"producers": {"lib": ROW | {"errors_at": {"kill": 1}}}})["producers"]
@@ -96,3 +96,54 @@ def test_a_gate_that_was_closed_for_minutes_has_a_table_of_its_own() -> None:
     made = client_tables.tables(measured)
     assert "| 3100 | - | - | 900 |" in made["groups"]
     assert "| lib 1.2 | consumer+transaction | 20.0 | - | 0 | 0 | 0 | 0 |" in made["held"]
+
+
+SWITCHED: dict[str, Any] = ROW | {
+    "duplicated": 0,
+    "errors": 0,
+    "error_texts": [],
+    "before_gap_ms": 20.4,
+    "join_gap_ms": 31.0,
+    "mirror_gap_ms": None,
+    "sync_gap_ms": 77.7,
+    "there_gap_ms": 912.6,
+    "back_gap_ms": 640.2,
+    "there_partition_gap_ms": 950.0,
+    "back_partition_gap_ms": 700.0,
+    "records": 5,
+    "missed": 0,
+    "repeated": 0,
+    "rejoins": 2,
+    "there_read_pause_ms": 960.0,
+    "back_read_pause_ms": 710.0,
+}
+
+
+def test_a_switch_has_a_table_and_a_column_beside_the_client_s_other_figures() -> None:
+    measured: dict[str, dict[str, Any]] = {"producers": {"lib": ROW, "other": ROW}}
+    report = {"kafka": "4.3.1", "load_average_after": 3.0, "switches": {"lib": SWITCHED}}
+    client_tables.merge(measured, report)
+    made = client_tables.tables(measured)
+    assert made["switches"].splitlines()[2] == (
+        "| lib 1.2 | 5 | 0 | 0 | 0 / 0 / 0 | 20 | 78 | 913 | 640 | 950 / 700 | 5 | 0 / 0 / 2 | 960 / 710 | 3 |"
+    )
+    with_it, without = made["producers"].splitlines()[2:]
+    assert with_it.endswith("| missed | 913 / 640 | - |")
+    assert without.endswith("| missed | - | - |")
+
+
+def test_errors_at_a_switch_are_said_and_whose_they_are() -> None:
+    bad = SWITCHED | {
+        "lost": 1,
+        "errors": 3,
+        "own_errors": 2,
+        "error_texts": ["a|b"],
+        "errors_at": {"back": 3},
+    }
+    made = client_tables.tables({"producers": {"lib": ROW}, "switches": {"lib": bad}})
+    assert "| 913 / 640 (3 errors, 1 lost) |" in made["producers"]
+    assert "| 3 (2 its own; 3 at the switch back; a\\|b) |" in made["switches"]
+    broken = {"version": "1.2", "ok": False, "broke": "no answer"}
+    made = client_tables.tables({"producers": {"lib": ROW}, "switches": {"lib": broken}})
+    assert "| did not end |" in made["producers"]
+    assert "| did not end: no answer |" in made["switches"]
