@@ -103,6 +103,7 @@ def begin(
             target_replicas=owner.replicas,
             copied_configs={**owner.overrides, **TAKEN_CONFIGS},
             restore_configs=before_take_over(forward, owner.overrides, now),
+            configs_from_target=forward.configs_from_target,
             created_at=now,
             given_back=given_back,
         )
@@ -282,11 +283,15 @@ def given_back(image: ControllerImage, link: str, topics: Iterable[str], now: in
 
 
 def _configs_put_back(image: ControllerImage, mirror: MirrorTopic, now: int) -> list[Record]:
-    """Link brokers led the topic, and its own brokers do again. Noted with the mirror that follows them now, if any."""
+    """Link brokers led the topic, and its own brokers do again. Noted with the mirror that follows them now, if any. The
+    mirror may have followed its owner's configs meanwhile: then those of them are noted that a late request would undo."""
     follows = image.mirrors.get((link_against(image, mirror.link).name, mirror.topic))
     if follows is None:
         return []
-    return [replace(follows, put_back=ConfigsPutBack(at=now, configs=mirror.restore_configs))]
+    before = {
+        name: mirror.restore_configs.get(name, mirror.copied_configs.get(name)) for name in TAKEN_CONFIGS
+    }
+    return [replace(follows, put_back=ConfigsPutBack(at=now, configs=before))]
 
 
 def left_taken(image: ControllerImage, link: str) -> list[str]:

@@ -233,15 +233,17 @@ def strictest(defaults: Mapping[str, str]) -> dict[str, str]:
 def keep_differing(
     plan: ConfigPlan,
     before: Mapping[str, str],
+    restore: Mapping[str, str | None],
     effective: Mapping[str, str],
     from_target: Collection[str] = (),
 ) -> ConfigPlan:
-    """The plan of a mirror that is there already. A value of the source that was set on it, because some broker's default
-    differs, stays while it is the source's: that broker may only be away."""
+    """The plan of a mirror that is there already: `before` and `restore` are those of the plan until now. A value of the
+    source that was set on it, because some broker's default differs, stays while it is the source's: that broker may only
+    be away. A value that is to be undone was set by a take-over, and says nothing of the source."""
     kept = {
         name: before[name]
         for name in FOLLOWED
-        if name not in FORCED and name not in plan.create and name not in from_target
+        if name not in FORCED and name not in plan.create and name not in from_target and name not in restore
         if name in before and before[name] == effective.get(name)
     }
     return plan._replace(create={**plan.create, **kept}, copied={**plan.copied, **kept}) if kept else plan

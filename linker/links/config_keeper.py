@@ -249,7 +249,7 @@ class ConfigKeeper(LinkPart):
                 continue
             own = from_target(self._controller.image, mirror)
             plan = plan_configs(configs.overrides, configs.effective, defaults, own)
-            plan = keep_differing(plan, mirror.copied_configs, configs.effective, own)
+            plan = keep_differing(plan, mirror.copied_configs, mirror.restore_configs, configs.effective, own)
             create, restore = keep_segments(plan, mirror.copied_configs, defaults)
             if create == dict(mirror.copied_configs) and restore == dict(mirror.restore_configs):
                 self.reported.pop(topic, None)
@@ -260,12 +260,13 @@ class ConfigKeeper(LinkPart):
                 self.reported[topic] = ", ".join(_changes(mirror, create, restore))
                 continue
             self.reported.pop(topic, None)
-            log.info(
-                "mirror %s of link %s: its configs follow the source's: %s",
-                topic,
-                self._link,
-                ", ".join(_changes(mirror, create, restore)),
-            )
+            if changes := _changes(mirror, create, restore):
+                log.info(
+                    "mirror %s of link %s: its configs follow the source's: %s",
+                    topic,
+                    self._link,
+                    ", ".join(changes),
+                )
             await self._controller.plan_mirror_configs(self._link, topic, create, restore)
             self._planned.add(topic)
             try:

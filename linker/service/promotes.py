@@ -326,8 +326,7 @@ class Promotes(Validations):
             )
         try:
             preflight.refuse(await preflight.check_mirror_rights(runtime.target, topics))
-            if not self._image.links[link].reverse_of:
-                await self._follow_configs(runtime, topics)
+            await self._follow_configs(runtime, topics)
             if request.options.fence_source:
                 preflight.refuse(await self._source_fence(runtime, topics))
             # Last: a job that ran until now may have left some.

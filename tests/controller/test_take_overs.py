@@ -175,6 +175,17 @@ def test_configs_of_a_late_request_are_put_back() -> None:
     assert changed(late, 10) == {}
 
 
+def test_a_late_request_does_not_undo_what_was_followed_meanwhile() -> None:
+    image = taking(image_of())
+    mirror = image.mirrors[BACK, "t"]
+    followed = {**FORCED, "min.insync.replicas": "3"}
+    image.replay([replace(mirror, copied_configs=followed, restore_configs=dict.fromkeys(FORCED, "5"))])
+    image.replay(take_overs.give_back(image, BACK, ["t"], 0))
+    image.replay(take_overs.given_back(image, BACK, ["t"], 7))
+    put_back = changes(image, "l", BACK, lambda _, __: TAKEN_CONFIGS, 8)
+    assert put_back == {"t": {**dict.fromkeys(FORCED, "5"), "min.insync.replicas": "3"}}
+
+
 def test_configs_of_a_topic_that_was_taken_stay_for_as_long_as_it_is() -> None:
     image = taken(taking(image_of()))
 

@@ -233,12 +233,21 @@ def test_a_value_that_one_broker_needs_stays_while_that_broker_is_away() -> None
     assert "7 | 9 by the defaults of the target's brokers, which differ" in with_both.differences[0].said
     with_one = plan_configs({}, effective, {"segment.ms": "7", "max.message.bytes": "5"})
     assert with_one.create == OFF
-    assert keep_differing(with_one, with_both.create, effective).create == with_both.create
+    assert keep_differing(with_one, with_both.create, with_both.restore, effective).create == with_both.create
     # Not against the source, nor against the operator.
     changed = {**effective, "segment.ms": "8"}
     followed = plan_configs({}, changed, {"segment.ms": "8"})
-    assert keep_differing(followed, with_both.create, changed).create == OFF
-    assert keep_differing(with_one, with_both.create, effective, ["segment.ms"]).create == OFF
+    assert keep_differing(followed, with_both.create, with_both.restore, changed).create == OFF
+    assert keep_differing(with_one, with_both.create, with_both.restore, effective, ["segment.ms"]).create == OFF
+
+
+def test_a_value_that_a_take_over_has_set_is_none_of_the_sources() -> None:
+    effective = {"min.insync.replicas": "1"}
+    plan = plan_configs({}, effective, {"min.insync.replicas": "1"})
+    taken = {**OFF, "min.insync.replicas": "1"}
+    kept = keep_differing(plan, taken, {**plan.restore, "min.insync.replicas": None}, effective)
+    assert kept.create == OFF
+    assert keep_differing(plan, taken, plan.restore, effective).create == taken
 
 
 def test_of_several_defaults_the_strictest_counts() -> None:

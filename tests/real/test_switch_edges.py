@@ -60,7 +60,8 @@ async def test_killed_with_the_source_taken_and_the_hand_over_sent(
 async def test_configs_that_change_late_are_put_right(
     start_cluster: StartCluster, start_sidecar: StartSidecar
 ) -> None:
-    """While the target owns the topic, and when the source has it back: somebody does what a late request would do."""
+    """While the target owns the topic, and when the source has it back: somebody does what a late request would do. Configs
+    that the owner was given meanwhile come back with the topic."""
     scene = await scene_of(start_cluster, start_sidecar)
     await scene.until(state="ACTIVE")
     await alter(scene.source, {"min.insync.replicas": "2", "retention.ms": "86400000"})
@@ -70,11 +71,14 @@ async def test_configs_that_change_late_are_put_right(
     await until_configs(scene, TAKEN_CONFIGS)
     await alter(scene.source, before)
     await until_configs(scene, {**TAKEN_CONFIGS, "min.insync.replicas": "2"})
+    # The owner decides what is kept, for as long as it is the owner: nothing is deleted by what held before.
+    await alter(scene.target, {"retention.ms": "172800000", "max.message.bytes": "2000000"})
+    after = {**before, "retention.ms": "172800000", "max.message.bytes": "2000000"}
     await scene.sidecar.linker("mirror", "switch", "orders", "--link", LINK)
     await scene.until(direction="FORWARD", state="ACTIVE")
-    await until_configs(scene, before)
+    await until_configs(scene, after)
     await alter(scene.source, TAKEN_CONFIGS)
-    await until_configs(scene, before)
+    await until_configs(scene, after)
     await scene.acked_more(20)
     await judged(scene, scene.source)
 
