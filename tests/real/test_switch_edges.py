@@ -1,4 +1,4 @@
-"""Switches on real brokers, at their edges: killed when the source is taken over, and configs that change late."""
+"""Switches on real brokers, at their edges: killed when the source is taken over, configs and partitions that change."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Partition
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    ResourceType,
+)
 
 from controller.plan.taken_configs import TAKEN_CONFIGS
 from lab.clusters.kafka_cluster import KafkaCluster
@@ -167,6 +174,67 @@ async def test_a_transactional_producer_that_stays(
     await asyncio.to_thread(stays.abort_transaction, 60)
     await scene.acked_more(20)
     await judged(scene, scene.target)
+
+
+@pytest.mark.slow
+async def test_partitions_that_the_owner_gets_while_it_is_reversed(
+    start_cluster: StartCluster, start_sidecar: StartSidecar
+) -> None:
+    """The source has them too, written and read at either cluster, and they come back with the topic."""
+    scene = await scene_of(start_cluster, start_sidecar)
+    await scene.until(state="ACTIVE")
+    await scene.sidecar.linker("mirror", "switch", "orders", "--link", LINK)
+    await scene.until(direction="REVERSED", state="ACTIVE")
+    admin = kafka_admin(scene.target.bootstrap)
+    [added] = admin.create_partitions([NewPartitions("orders", 5)]).values()
+    await asyncio.to_thread(added.result, 30)
+    await scene.until(direction="REVERSED", state="ACTIVE", partitions=5)
+    await asyncio.to_thread(written, scene.target, "target")
+    await asyncio.to_thread(written, scene.source, "source")
+    await scene.sidecar.linker("mirror", "switch", "orders", "--link", LINK)
+    await scene.until(direction="FORWARD", state="ACTIVE", partitions=5)
+    await asyncio.to_thread(written, scene.source, "back")
+    expected = [f"{tag}-{index}" for tag in ("target", "source", "back") for index in range(50)]
+    for cluster in (scene.source, scene.target):
+        assert await asyncio.to_thread(read, cluster, len(expected)) == expected
+    await judged(scene, scene.source)
+
+
+def written(cluster: KafkaCluster, tag: str) -> None:
+    """Fifty records to the partition that was added."""
+    failed: list[Any] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
+    for index in range(50):
+        producer.produce(
+            "orders",
+            f"{tag}-{index}".encode(),
+            partition=4,
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )
+    assert producer.flush(60) == 0
+    assert failed == []
+
+
+def read(cluster: KafkaCluster, count: int) -> list[str]:
+    """All records of the partition that was added, and none after those that are expected."""
+    config = {"bootstrap.servers": cluster.bootstrap, "group.id": "reads", "enable.partition.eof": True}
+    consumer = Consumer(config)
+    consumer.assign([Partition("orders", 4, 0)])
+    found: list[str] = []
+    deadline = time.monotonic() + PATIENCE
+    try:
+        while time.monotonic() < deadline:
+            message = consumer.poll(1)
+            if message is None:
+                continue
+            if message.error():
+                if len(found) >= count:
+                    break
+                continue
+            found.append(message.value().decode())
+    finally:
+        consumer.close()
+    return found
 
 
 async def alter(cluster: KafkaCluster, configs: Mapping[str, str]) -> None:
