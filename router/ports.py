@@ -327,13 +327,9 @@ class RouterStats:
 
     produce_requests: int = 0
     produce_answered: int = 0
-    produce_retries: int = 0
-    produce_lost: int = 0
     produce_latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     produce_slowest: float = 0.0
     held_bytes: int = 0
-    fetch_requests: int = 0
-    source_connections: int = 0
 
     def forwarded_produces(self) -> int:
         """Of all links."""

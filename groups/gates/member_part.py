@@ -158,7 +158,7 @@ class OnePartGate(Generic[PartT]):
     """A gate that one part alone holds: a member or a transaction."""
 
     def __init__(self, hold: PartT) -> None:
-        self.hold = hold
+        self.hold: PartT = hold
         self.ledger = hold.ledger
 
     @property

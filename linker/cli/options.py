@@ -74,7 +74,7 @@ class ValidationChoice(StrEnum):
     SKIP = "skip"
 
 
-# What a promote and a switch have in common.
+# Options of both promote and switch.
 FenceTimeout = Annotated[
     int | None,
     typer.Option(

@@ -137,7 +137,6 @@ class FetchSession:
 
     def _begin(self, exchange: Exchange, request: FetchRequest) -> None:
         self._busy = True
-        self.hub.stats.fetch_requests += 1
         if request.session_id != 0 or request.session_epoch > 0:
             self._reply(exchange, request, (), error=FETCH_SESSION_ID_NOT_FOUND)
             return

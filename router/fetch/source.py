@@ -73,7 +73,7 @@ class SourceReads:
         self._hub = hub
         self._owner = owner
         self._changed = changed
-        self._routes = RoutePool(hub.ports.source, hub.tasks, hub.limits, hub.stats, self._route_changed)
+        self._routes = RoutePool(hub.ports.source, hub.tasks, hub.limits, self._route_changed)
         self._fetch: PendingFetch | None = None
         self._polls: dict[Route, _Poll] = {}
         #: Parts that wait for a leader, for a connection, or for the end of what the node was asked before.

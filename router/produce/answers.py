@@ -81,8 +81,6 @@ class ProduceAnswers:
                 )
             elif batch.deferred is not None:
                 self.hub.stats.links[route.link].deferred += 1
-            elif not what and not batch.closed:
-                self.hub.stats.produce_retries += 1
             answers.extend(self._own_words(batch, result, what))
         self.settle(answers, pairs)
 
@@ -127,7 +125,6 @@ class ProduceAnswers:
         self.settle(self._own_words(batch, batch.deferred.result, answers), [(lane, batch)])
 
     def _lost(self, pairs: list[Pair]) -> None:
-        self.hub.stats.produce_lost += len(pairs)
         self.settle([told for lane, batch in pairs for told in lane.lost(batch)], pairs)
 
     def settle(self, answers: Sequence[Answer[ProduceJob]], pairs: list[Pair]) -> None:

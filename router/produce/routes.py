@@ -37,7 +37,7 @@ class Routes(Generic[JobT]):
         self._session = session
         self._deliver = deliver
         self._pump = pump
-        self._routes = RoutePool(hub.cluster, hub.tasks, hub.limits, hub.stats, self._route_changed)
+        self._routes = RoutePool(hub.cluster, hub.tasks, hub.limits, self._route_changed)
         self._stuck: dict[Lane[JobT], str] = {}  # waits for a leader or a connection: its link
         self._late_at: float | None = None
         self._shut: dict[Lane[JobT], float] = {}  # forwarding is off, or the lease lapsed: since when

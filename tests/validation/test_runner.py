@@ -32,6 +32,7 @@ from linker.validation.runner import INTERVAL_OPTION, LinkValidator, NotRunning
 from linker.validation.runs import MAX_SHOWN, Recorder, RunStatus, Totals
 from linker.validation.turns import Urgency
 from linker.validation.validator import Validator, side
+from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
 from tests.validation.conftest import FakeWorld
 from validator import messages as m
@@ -175,8 +176,8 @@ async def add_topic(stage: Stage, tp: TopicPartition, topic_id: bytes) -> None:
             target_replicas=(REPLICAS,),
         )
     )
-    await stage.controller.establish(
-        LINK, tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+    await establish(
+        stage.controller, LINK, tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
     )
 
 
@@ -207,8 +208,8 @@ async def stage(
         )
     )
     for tp in (T0, T1):
-        await controller.establish(
-            LINK, tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+        await establish(
+            controller, LINK, tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
         )
     stage = Stage(controller, process, fake, tmp_path)
     work = asyncio.create_task(stage.validation.run())
