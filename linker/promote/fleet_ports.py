@@ -12,7 +12,6 @@ from typing import Any
 
 from controller.alter_partition import AlterPartitionItem
 from controller.cluster_view import ImageView
-from controller.decide.validations import watermark
 from controller.judge.alignment import SourceEnd
 from controller.judge.hand_over import find, listed_targets, revoke_assignments, undo_revoke
 from controller.plan.replicas import CancelReassignment, LiveBrokers, Reassign, Step, open_step
@@ -20,8 +19,7 @@ from fleet.fleet_controller import FleetController
 from fleet.progress import FleetProgress
 from linker.membership import TargetCluster
 from linker.promote.new_leaders import open_ways
-from linker.promote.ports import FenceProof, PromotePorts, SourceEnds, Tps, Validation
-from linker.promote.tail_batches import TailBatches
+from linker.promote.ports import Tps
 from linker.promote.taken_source import TakenSource
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
@@ -328,40 +326,3 @@ def fleet_progress(
         poll=_POLL,
         sidecar_of=sidecar_of,
     ), targets
-
-
-def make_promote_ports(
-    link: str,
-    fleet_controller: FleetController,
-    source: Cluster,
-    source_ends: SourceEnds,
-    target: TargetCluster,
-    link_brokers: Callable[[], frozenset[int]],
-    validation: Validation | None = None,
-    told_tail: Callable[[TopicPartition, int, FenceProof], None] = lambda _tp, _broker, _proof: None,
-    source_reader: Callable[[TopicPartition], int | None] = lambda _tp: None,
-    sidecar_of: Callable[[int], int] = lambda broker: broker,
-) -> PromotePorts:
-    """The ports of one link, while this sidecar is the link controller. `source_reader`: as `TailBatches` has it."""
-    progress, targets = fleet_progress(link, fleet_controller, target, sidecar_of)
-    return PromotePorts(
-        fencer=FleetFence(link, fleet_controller, source, target, link_brokers),
-        progress=progress,
-        source_ends=source_ends,
-        tail_check=TailBatches(
-            source,
-            target,
-            progress.log_start,
-            targets,
-            lambda tp, broker: watermark(fleet_controller.controller.image, link, tp, broker),
-            lambda topic: (
-                (mirror := fleet_controller.controller.image.mirrors.get((link, topic))) is None
-                or "compact" in mirror.copied_configs.get("cleanup.policy", "")
-            ),
-            told_tail,
-            source_reader,
-        ),
-        hand_over=TargetHandOver(target, link_brokers),
-        configs=FleetConfigs(target),
-        validation=validation,
-    )

@@ -20,9 +20,8 @@ from controller.phases import Phase
 from controller.plan.topic_configs import at_promote
 from controller.proof import EvidenceStatus, PromoteEvidence
 from controller.state import PromoteJob
-from fleet.link_controller import LinkController, wall_clock_ms
+from fleet.link_controller import wall_clock_ms
 from linker import __version__
-from linker.membership import TargetCluster
 from linker.validation.errors import ValidatorError
 from linker.validation.promoted import PromotedPartitions
 from linker.validation.runner import LinkValidator
@@ -44,11 +43,9 @@ _STORE_PAUSE = 2.0
 _STEPS = ("catch_up", "fence", "align", "validate", "hand_over", "finish")
 
 
-async def close_evidence(
-    validation: LinkValidator, controller: LinkController, target: TargetCluster, job: PromoteJob
-) -> None:
+async def close_evidence(validation: LinkValidator, job: PromoteJob) -> None:
     """Returns when the job says how it ended. Cancelled, it is begun again by whoever decides next."""
-    await EvidenceWriter(validation, controller, target, job).close()
+    await EvidenceWriter(validation, job).close()
 
 
 class EvidenceWriter:
@@ -57,8 +54,6 @@ class EvidenceWriter:
     def __init__(
         self,
         validation: LinkValidator,
-        controller: LinkController,
-        target: TargetCluster,
         job: PromoteJob,
         *,
         give_up: float | None = None,
@@ -66,13 +61,12 @@ class EvidenceWriter:
         before: Sequence[str] = (),
         runs: Sequence[RunStatus] = (),
     ) -> None:
-        """Of a switch: `promoted`, with validator and cluster of the mirrors that run back; `before`, a line for each proof
+        """Of a switch: `promoted`, with the validator of the mirrors that run back; `before`, a line for each proof
         from before the hand-over; `runs`, those that brought it."""
         self._validation = validation
-        self._controller = controller
-        self._target = target
+        self._controller = validation.controller
         self._job = job
-        self._promoted = promoted or PromotedPartitions(validation, controller, target, job)
+        self._promoted = promoted or PromotedPartitions(validation, job)
         self._before = before
         self._runs = runs
         self._give_up = GIVE_UP if give_up is None else give_up
@@ -258,12 +252,12 @@ class EvidenceWriter:
             target=model.ClusterFacts(
                 name=target.name,
                 bootstrap=target.bootstrap,
-                cluster_id=self._target.cluster.cluster_id,
+                cluster_id=self._validation.target.cluster.cluster_id,
                 version=self._kafka[1],
             ),
             accepted_missing=job.accept_missing,
             requested_by=job.requested_by,
-            sidecar=str(self._target.broker_id),
+            sidecar=str(self._validation.target.broker_id),
             started_ms=job.started_at,
             finished_ms=wall_clock_ms(),
             phases=_phases(job),

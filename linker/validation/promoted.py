@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from controller.decide import validations
 from controller.phases import Phase
 from controller.state import JobStatus, MirrorPartition, PromoteJob
-from fleet.link_controller import LinkController
-from linker.membership import TargetCluster
 from linker.validation.planner import replicas_of
 from linker.validation.runner import LinkValidator
 from wire.frames.types import TopicPartition
@@ -17,12 +15,9 @@ from wire.frames.types import TopicPartition
 class PromotedPartitions:
     """Of one promote. Only lookups, nothing is kept."""
 
-    def __init__(
-        self, validation: LinkValidator, controller: LinkController, target: TargetCluster, job: PromoteJob
-    ) -> None:
+    def __init__(self, validation: LinkValidator, job: PromoteJob) -> None:
         self._validation = validation
-        self._controller = controller
-        self._target = target
+        self._controller = validation.controller
         self._job = job
 
     def owed(self) -> list[TopicPartition]:
@@ -68,7 +63,7 @@ class PromotedPartitions:
     def replicas(self, tp: TopicPartition) -> tuple[int, ...]:
         mirror = self._controller.image.mirrors[self._validation.link, tp.topic]
         link_brokers = self._validation.link_brokers()
-        return tuple(sorted(replicas_of(self._target.image, mirror, tp, link_brokers)))
+        return tuple(sorted(replicas_of(self._validation.target.image, mirror, tp, link_brokers)))
 
     def mismatches(self, tps: Sequence[TopicPartition]) -> int:
         """Replicas that differ: those found by this process, and those that the link state names. A broker that does not
