@@ -21,6 +21,7 @@ from linker.promote.at_source import look_back
 from linker.promote.checks import Checks, Verified
 from linker.promote.context import PromoteBatch, describe, full_reason
 from linker.promote.failover import TakeOverChecks, TakeOverContext, TakeOverPorts
+from linker.promote.growth import check_growth, take_growth
 from linker.promote.hand_over import HandOverRun
 from linker.promote.ports import PromotePorts, PromoteSettings, Report
 from linker.promote.source_fencing import prepare_source
@@ -178,7 +179,7 @@ class PromoteDriver:
         checks = Checks(context)
         try:
             await checks.catch_up()
-            while await context.take_growth():  # it may have waited for long, behind another job too
+            while await take_growth(context):  # it may have waited for long, behind another job too
                 await checks.catch_up()
             await prepare_source(context)
             await checks.take_fence()
@@ -251,7 +252,7 @@ class PromoteDriver:
         """ALIGNED -> VALIDATED, with the epochs of the hand-over that is about to be sent."""
         while True:
             verified = await checks.verify(context.tps)
-            await context.check_growth()
+            await check_growth(context)
             plan = context.plan(context.tps)
             if plan.obstacles or not verified.holds_for(plan):
                 context.waiting = {tp: found.reason for tp, found in plan.obstacles.items()}
