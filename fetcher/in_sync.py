@@ -308,7 +308,7 @@ class InSyncFollower:
             cursor.mirror.fail(f"{cursor.mirror.tp} at offset {cursor.position}: {reason}")
         elif action is ErrorAction.RERESOLVE:
             self._doubt(cursor)
-            self._link.partition_error(cursor, fetcher, code)
+            self._link.errors.answered(cursor, fetcher, code)
         else:
             # A new leader is in the metadata log in a moment, and this broker among the replicas.
             text = f"{reason}, node {fetcher.node.id} ({fetcher.node.address})"
@@ -318,10 +318,10 @@ class InSyncFollower:
     def partition_malformed(
         self, cursor: PartitionCursor, fetcher: SourceFetcher, error: MalformedFrame
     ) -> None:
-        self._link.partition_malformed(cursor, fetcher, error)
+        self._link.errors.malformed(cursor, fetcher, error)
 
     def diverged(self, cursor: PartitionCursor, fetcher: SourceFetcher, epoch: int, end_offset: int) -> None:
-        self._link.leader_diverged(cursor, fetcher, epoch, end_offset)
+        self._link.errors.leader_diverged(cursor, fetcher, epoch, end_offset)
         if cursor.fetcher is None and cursor.fed:
             self._doubt(cursor)
         followed = self._followed.get(cursor.mirror.tp)
