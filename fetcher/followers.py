@@ -40,7 +40,7 @@ _PATIENCE = 1.0
 # The same for one that a switch is about to make ours: longer than the fetch would wait, if need be.
 _HOLD = 5.0
 _LOOK_AGAIN = 0.1
-# Timers go by the time of the event loop's turn, which is a little behind.
+# Timers compare with the time at which the loop's turn began, which is a little behind the clock.
 _A_MOMENT = 0.02
 
 Directory = Callable[[TopicKey, int], PartitionCopy | None]

@@ -225,9 +225,9 @@ class LinkFetcher:
             self._queue.put(mirror)
 
     def _look_again(self, now: float) -> None:
-        """Nothing but an error moves a cursor, and a node that is no place for it any more may answer without one, for ever:
-        a leader that does not know yet that it was replaced, a replica that has stopped copying. Metadata tell; others
-        refresh them."""
+        """Place cursors anew whose node is the wrong one by the metadata (which others refresh). Otherwise only an
+        error moves a cursor, and a wrong node may go on answering without one: a leader that does not know yet that it
+        was replaced, or a replica that has stopped copying."""
         for mirror in self.directory:
             if not self._is_ours(mirror) or mirror in self._queue:
                 continue

@@ -87,7 +87,8 @@ class SourceErrors:
             mirror.truncate(offset)
 
     def _doubt(self, cursor: PartitionCursor) -> None:
-        """Its place in the source's log is to be looked up: where that begins and ends, and what is before it."""
+        """Have the cursor's place in the source's log looked up: where the log begins and ends, and which batch is
+        before the cursor."""
         cursor.failures += 1
         if cursor.failures >= _MALFORMED_LIMIT:
             cursor.mirror.fail(refused_in_range(cursor))
@@ -96,7 +97,8 @@ class SourceErrors:
             self._displace(cursor)
 
     def keep_to_the_leader(self, cursor: PartitionCursor, fetcher: SourceFetcher) -> bool:
-        """For a while, if the node that was of no use to it is not the leader; whether that is so."""
+        """If the node that failed the cursor is not the leader, let it read from the leader alone for a while. Whether
+        that is so."""
         if self._resolver.is_leader(cursor.mirror, fetcher.node.id):
             return False
         cursor.leader_only_since = time.monotonic()

@@ -87,7 +87,7 @@ class Mirror(Protocol):
 
     @property
     def source_topic(self) -> str:
-        """Its name at the source, by which nothing but a request to the source may call it."""
+        """Its name at the source. Only requests to the source may use it."""
 
     @property
     def source_topic_id(self) -> bytes | None:
@@ -114,7 +114,7 @@ class CopyProgress(Protocol):
 
 
 class LocalLog(Protocol):
-    """The part of a source partition that is in memory (``fetcher.MirrorPartition`` satisfies it)."""
+    """The part of a source partition that is in memory (``fetcher.partition_copy.PartitionCopy`` satisfies it)."""
 
     high_watermark: int
     last_stable_offset: int

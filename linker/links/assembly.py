@@ -228,7 +228,7 @@ class LinkAssembly:
             self._follow_options,
             self.switch.on_records,
         )
-        #: Those of them that look at the whole state first.
+        #: The listeners that look at the whole state when they begin.
         self._begun_by_state = (
             self.switch.on_records,
             self._follow_options,
@@ -268,7 +268,7 @@ class LinkAssembly:
 
     @property
     def refuses(self) -> str | None:
-        """Why no produce goes to the source until a person does something, in words for a producer."""
+        """Why no write goes to the source before an operator acts, in words for a producer."""
         why = self.producer_ids.ended if self.unusable is None else str(self.unusable)
         return None if why is None else f"link {self.name} does not forward writes: {why}"
 
@@ -287,7 +287,7 @@ class LinkAssembly:
 
     @property
     def periodic_tasks(self) -> list[PeriodicTask]:
-        """All that it may run; those of the link controller are idle elsewhere."""
+        """All periodic tasks of the link; those of the link controller are idle on other sidecars."""
         return [
             self.watch.task,
             self.producer_ids.task,

@@ -138,7 +138,7 @@ class ListedSourceEnds:
                 async with asyncio.timeout(min(timeout, _ASK_LEADERS)):
                     answer = await self._metadata(node, topics, _ASK_LEADERS)
             except (LinkerError, TimeoutError):
-                # Down, or away: asked again later. The others, the leader among them, tell what there is to know.
+                # The broker is down or away and is asked again later. The others, the leader among them, tell enough.
                 self._unreachable[node] = time.monotonic() + _UNREACHABLE_FOR
                 return False
             self._note_partitions(answer)
@@ -159,7 +159,7 @@ class ListedSourceEnds:
         return any(await together(ask(node) for node in nodes))
 
     async def partitions(self, topics: Collection[str], *, timeout: float) -> Mapping[str, int]:
-        # Told once: what was seen before a wait must not stand for what is there after it.
+        # Each answer is used once: numbers from before a wait must not count after it.
         found = {topic: self._partitions.pop(topic) for topic in topics if topic in self._partitions}
         if unknown := [topic for topic in topics if topic not in found]:
             # One broker alone is not asked beside the ends, and the others may not have answered.
@@ -281,7 +281,7 @@ class TargetHandOver:
         if not first:
             return
         await self._target.operations.reassign(first, timeout=timeout)
-        # The hand-over that was to be made stale may have come before.
+        # The hand-over that this is to make stale may have been carried out before.
         await self._target.metadata.caught_up(max(0.001, deadline - time.monotonic()))
         for tp in second:
             partition = find(self._target.image, tp)

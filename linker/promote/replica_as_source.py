@@ -66,7 +66,7 @@ class _Quiet:
 
 
 class ReplicaResolver(Resolver):
-    """Which broker of the target to read from, and up to where: as it was chosen."""
+    """Has each partition read from the chosen replica at the target, up to the chosen end."""
 
     def __init__(self, target: TargetCluster, chosen: Mapping[TopicPartition, Chosen]) -> None:
         super().__init__(target.cluster, rack=None, deleted_after=float("inf"))

@@ -201,7 +201,7 @@ class RoutePool:
         )
 
     def _placed(self, key: tuple[str, int], route: Route) -> bool:
-        """Whether an opened route is wanted still; if it follows another one, it takes that one's place."""
+        """Whether an opened route is still wanted. If it was opened to replace another one, it takes that one's place."""
         if self._next.get(key) is route:
             del self._next[key]
             old = self._routes.get(key)
