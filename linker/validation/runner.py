@@ -240,7 +240,18 @@ class LinkValidator:
         if topics:
             configs = await topic_configs(self.target.cluster, topics, timeout=_CALL_TIMEOUT)
             rules = {topic: TopicRules.of(found.effective) for topic, found in configs.items()}
-        found = plan(
+        return replace(self._plan(tps, rules, mode, only_behind=only_behind), at=now)
+
+    def _plan(
+        self,
+        tps: Collection[TopicPartition],
+        rules: Mapping[str, TopicRules],
+        mode: Mode = Mode.BATCHES,
+        *,
+        only_behind: bool,
+    ) -> ValidationPlan:
+        ends = {tp: end for tp in tps if (end := self._source_end(tp)) is not None} if only_behind else None
+        return plan(
             self.controller.image,
             self.target.image,
             self.link,
@@ -248,13 +259,9 @@ class LinkValidator:
             self.link_brokers(),
             rules,
             mode=mode,
-            source_ends=self._source_ends(tps) if only_behind else None,
+            source_ends=ends,
             log_starts=self.log_starts(),
         )
-        return replace(found, at=now)
-
-    def _source_ends(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: end for tp in tps if (end := self._source_end(tp)) is not None}
 
     def _source_end(self, tp: TopicPartition) -> int | None:
         copy = self.copy(tp)
@@ -332,18 +339,7 @@ class LinkValidator:
 
     def _due(self) -> bool:
         """Whether the process is worth being woken up."""
-        tps = self._open()
-        found = plan(
-            self.controller.image,
-            self.target.image,
-            self.link,
-            tps,
-            self.link_brokers(),
-            {},
-            source_ends=self._source_ends(tps),
-            log_starts=self.log_starts(),
-        )
-        return bool(found.partitions)
+        return bool(self._plan(self._open(), {}, only_behind=True).partitions)
 
     # --- for promotes --------------------------------------------------------------------------------------------
 
