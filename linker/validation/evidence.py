@@ -56,7 +56,6 @@ class EvidenceWriter:
         validation: LinkValidator,
         job: PromoteJob,
         *,
-        give_up: float | None = None,
         promoted: PromotedPartitions | None = None,
         before: Sequence[str] = (),
         runs: Sequence[RunStatus] = (),
@@ -69,7 +68,6 @@ class EvidenceWriter:
         self._promoted = promoted or PromotedPartitions(validation, job)
         self._before = before
         self._runs = runs
-        self._give_up = GIVE_UP if give_up is None else give_up
         self._kafka: tuple[str | None, str | None] = (None, None)  # of source and target
 
     async def close(self) -> None:
@@ -111,7 +109,7 @@ class EvidenceWriter:
         """Have every replica compared to the end it must have; why that could not be. Of mirrors that are gone there is
         nothing to compare; the others are proved all the same."""
         loop = asyncio.get_running_loop()
-        deadline, backoff = loop.time() + self._give_up, Backoff(_RETRY_FIRST, _RETRY_MAX)
+        deadline, backoff = loop.time() + GIVE_UP, Backoff(_RETRY_FIRST, _RETRY_MAX)
         topics = list(dict.fromkeys(tp.topic for tp in tps))
         while True:
             if not self._promoted.there(tps):
