@@ -176,16 +176,7 @@ def run(link: str, one: RunStatus) -> ValidationRun:
 
 
 def progress(event: m.Progress | None) -> ValidationProgress | None:
-    if event is None:
-        return None
-    return ValidationProgress(
-        tasks_done=event.tasks_done,
-        tasks=event.tasks,
-        partitions_done=event.partitions_done,
-        partitions=event.partitions,
-        bytes=event.bytes,
-        batches=event.batches,
-    )
+    return None if event is None else ValidationProgress.model_validate(event, from_attributes=True)
 
 
 def promote_validation(runtime: LinkRuntime, job: PromoteJob) -> PromoteValidation | None:
