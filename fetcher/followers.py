@@ -107,15 +107,12 @@ class FollowerServer:
         self._doubts = None if ends is None else Doubts(ends)
         self._answers = FollowerAnswers(directory, image, broker_id, self._doubts, switching)
         self._offsets = FollowerOffsets(self._answers)
-        self.fetches = 0
-        self.bytes_served = 0
 
     # --- requests
 
     def handle_fetch(self, exchange: Exchange, request: FetchRequest) -> None:
         """Answer now or later; every exchange gets exactly one answer."""
         now = time.monotonic()
-        self.fetches += 1
         state = self._connection_state(exchange.connection)
         # The follower asks again, so what it was sent last has arrived.
         state.drop_charges()
@@ -255,7 +252,6 @@ class FollowerServer:
                 charge.hold()
                 waiting.state.charges.append(charge)
         results = [(partition.key, answer.result) for partition, answer in told]
-        self.bytes_served += size
         if not session.id:
             self._let_go(session)
         self._reply(waiting.exchange, request, results, waiting.state, session_id=session.id)
