@@ -106,8 +106,8 @@ class EvidenceWriter:
     # --- proving -------------------------------------------------------------------------------------------------
 
     async def _prove(self, tps: Sequence[TopicPartition]) -> str | None:
-        """Have every replica compared to the end it must have; why that could not be. Of mirrors that are gone there is
-        nothing to compare; the others are proved all the same."""
+        """Have every replica compared up to the end that it must have. Returns why that was not possible. Mirrors that
+        are gone cannot be compared; the others are proved all the same."""
         loop = asyncio.get_running_loop()
         deadline, backoff = loop.time() + GIVE_UP, Backoff(_RETRY_FIRST, _RETRY_MAX)
         topics = list(dict.fromkeys(tp.topic for tp in tps))
@@ -212,7 +212,7 @@ class EvidenceWriter:
                 await self._controller.close_evidence(self._job.link, self._job.id, evidence)
                 return
             except ControllerError:
-                # Its link was deleted meanwhile, or it was closed by a commit whose answer was lost.
+                # The link was deleted meanwhile, or an earlier commit, whose answer was lost, has closed the evidence.
                 log.debug("promote %d: its evidence is not asked for any more", self._job.id, exc_info=True)
                 return
             except LinkerError as error:

@@ -34,7 +34,7 @@ class PromotedPartitions:
         ]
 
     def there(self, tps: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Those whose mirror was not deleted meanwhile; nothing can be looked up of the others."""
+        """The partitions whose mirror was not deleted meanwhile; nothing can be looked up about the others."""
         image, link = self._controller.image, self._validation.link
         return [
             tp
@@ -49,7 +49,7 @@ class PromotedPartitions:
         return self.state(tp).aligned_end
 
     def gone(self, tps: Sequence[TopicPartition]) -> str | None:
-        """Of which nothing can be proved any more; None if all are there."""
+        """Why nothing can be proved of some partitions any more; None if all are there."""
         there = set(self.there(tps))
         gone = [tp for tp in tps if tp not in there]
         if not gone:

@@ -45,7 +45,7 @@ async def _close_switched(
             break
         await asyncio.sleep(_REVERSED_PAUSE)
     if found is None:
-        found = forward  # nothing of it is there, which is what it says then
+        found = forward  # no partition is found there, and the evidence says so
     promoted = SwitchedPartitions(found, job)
     await EvidenceWriter(
         found,
@@ -87,7 +87,7 @@ class SwitchedPartitions(PromotedPartitions):
 
 
 def proved_before(proofs: Mapping[tuple[TopicPartition, int], FenceProof], job: PromoteJob) -> list[str]:
-    """The comparisons of the replicas that took over, by what each was done."""
+    """A line for each way in which the replicas that took over were compared."""
     mine = {key: one for key, one in proofs.items() if key[0] in set(job.partitions)}
     if not mine:
         return [
