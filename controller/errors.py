@@ -53,9 +53,6 @@ class IllegalTransition(Refused):
 
     def __init__(self, subject: str, current: str, wanted: str) -> None:
         super().__init__(f"{subject} is {current} and cannot become {wanted}")
-        self.subject = subject
-        self.current = current
-        self.wanted = wanted
 
 
 class CorruptState(ControllerError):

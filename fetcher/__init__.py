@@ -25,6 +25,7 @@
 - `resolve`: judges the source's metadata: same topic, leader, log start and log end
 - `resolve_queue`: the order in which partitions are resolved: in batches, so that none waits for another
 - `source_connection`: a connection to one source node that is opened again whenever it ends
+- `source_errors`: the fate of a cursor whose source node answers with an error or with another log
 - `source_fetcher`: the fetch session with one source node, on one connection
 - `source_owner`: the interface of the owner of a source fetcher, which decides where the fetcher only notices
 - `source_ports`: the sizes and times of a source fetcher

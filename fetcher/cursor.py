@@ -1,8 +1,8 @@
 """A cursor: one reading position in a source partition, its window, and the followers it serves. Pure.
 
-A mirror partition has one cursor as long as its followers are close together. A follower that lags gets a
-cursor of its own and joins the leading one again when it has caught up (cursors.py decides that). A
-cursor asks for data while it has followers and room; who fetches for it is the manager's business.
+A mirror partition has one cursor as long as its followers are close together. A follower that lags gets a cursor of its
+own and joins the leading one again when it has caught up (cursors.py decides that). A cursor asks for data while it has
+followers and room; link_fetcher.py decides who fetches for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wire.frames.types import Node
 
 
 class ReadPartition(Protocol):
-    """The mirror partition that a cursor reads for (mirror_partition.MirrorPartition), as far as a cursor needs it."""
+    """The mirror partition that a cursor reads for (partition_copy.PartitionCopy), as far as a cursor needs it."""
 
     @property
     def may_fetch(self) -> bool: ...
@@ -110,9 +110,11 @@ class Cursor(Generic[MirrorT]):
         #: Read as a replica of the source does, beyond its high watermark (in_sync.py); then under this leader epoch.
         self.fed = False
         self.leader_epoch = -1
-        #: Its position must not be told to the source: not all replicas have shown yet that they have what is before it.
+        #: The source must not be told the position: not all replicas have shown yet that they have the records before
+        #: it.
         self.held = False
-        #: Nothing from here on is dropped: a replica that reads elsewhere can have it only from this window.
+        #: The window keeps everything from this offset on: a replica that reads elsewhere just now can get it from
+        #: nowhere else.
         self.keep_from: int | None = None
 
     @property

@@ -30,7 +30,7 @@ class CursorSession:
         self._keys_stale = False
         self._generations: dict[PartitionKey, int] = {}
         self._touched: set[PartitionCursor] = set()
-        #: Asked for, and nothing heard of their source's end since their mirrors were paused.
+        #: Cursors that are asked for, and whose source has not told its end since their mirrors were paused.
         self._unheard: set[PartitionCursor] = set()
         self._full: set[PartitionCursor] = set()
         self._leader_only: set[PartitionCursor] = set()

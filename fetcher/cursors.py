@@ -35,7 +35,7 @@ MirrorT = TypeVar("MirrorT", bound=CursorsPartition)
 
 
 class CursorHost(Protocol[MirrorT]):
-    """The owner of the fetchers of cursors (the manager; a recorder in tests). Calls must not re-enter the
+    """The owner of the fetchers of cursors (link_fetcher.py; a recorder in tests). Calls must not re-enter the
     partition."""
 
     def cursor_opened(self, cursor: Cursor[MirrorT]) -> None: ...
@@ -83,7 +83,8 @@ class Cursors(Generic[MirrorT]):
     # --- one follower
 
     def fetched(self, replica: int, progress: FollowerProgress, offset: int) -> bool:
-        """Whether the follower goes on in the window it reads from; what nobody needs any more is let go then."""
+        """Whether the follower goes on in the window that it reads from. If so, chunks that no follower needs any more
+        are dropped."""
         cursor = progress.cursor
         if cursor is None or not cursor.window.start <= offset <= cursor.window.next_offset:
             return False
@@ -94,7 +95,7 @@ class Cursors(Generic[MirrorT]):
         return True
 
     def place(self, replica: int, progress: FollowerProgress, offset: int, now: float) -> None:
-        """Where a follower reads from now on that asked for something outside of its window."""
+        """Choose the window for a follower that asked for an offset outside of its own."""
         self.leave(replica, progress, close=False)
         if offset < self._mirror.log_start_offset:
             self.close_empty()
@@ -115,7 +116,7 @@ class Cursors(Generic[MirrorT]):
         self.close_empty()
 
     def leave(self, replica: int, progress: FollowerProgress, *, close: bool = True) -> None:
-        """The follower reads from no cursor; `close`: nor is one kept that has lost its last."""
+        """The follower reads from no cursor any more. `close`: a cursor that has lost its last follower is closed."""
         cursor = progress.cursor
         if cursor is None:
             return
@@ -148,7 +149,8 @@ class Cursors(Generic[MirrorT]):
                 return
 
     def gather(self, cursor: Cursor[MirrorT]) -> bool:
-        """Whether followers that read elsewhere go on with this cursor, which has what comes next for them."""
+        """Move followers that read elsewhere to this cursor if it has the offset that they need next; whether there
+        were some."""
         found = False
         for replica, progress in self._mirror.followers.items():
             elsewhere = progress.cursor is not None and progress.cursor is not cursor
@@ -176,10 +178,9 @@ class Cursors(Generic[MirrorT]):
         return cursor
 
     def window_limit(self) -> int:
-        """Where a cursor is full. The room is for followers that are not equally fast, and a single replica waits for
-        nobody:
-        while it takes one answer of the source the next one comes, more would only take memory.
-        """
+        """The size at which a window counts as full. The room serves followers that are not equally fast. A single
+        replica waits for nobody: while it takes one answer of the source the next one comes, so more room would only
+        cost memory."""
         mirror = self._mirror
         if len(mirror.spec.target_replicas) != 1 or mirror.largest_batch > self._answer_bytes:
             return self._window_bytes
@@ -191,7 +192,8 @@ class Cursors(Generic[MirrorT]):
             self._host.cursor_changed(cursor)
 
     def truncate_others(self, cursor: Cursor[MirrorT], offset: int) -> None:
-        """Those that have read beyond what `cursor` has found to be the end of what they read."""
+        """Truncate the other cursors to `offset`: by the batches that `cursor` got, the source has other records from
+        there on."""
         for other in list(self.open):
             if other is not cursor and other.position > offset:
                 other.truncate(offset)

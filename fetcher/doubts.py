@@ -1,8 +1,8 @@
-"""Before a mirror partition fails because of where a follower says it is: is it so?
+"""Checks a follower's claim about its position before the mirror partition fails because of it.
 
-Where a follower asks is what it, or whoever has its name, says of its log. One false word would fail the mirror for good,
-and its copies would begin anew. So the brokers themselves are asked where their logs begin and end, over the sidecar's own
-connections; a broker that does not say is taken at its followers' word.
+The offset that a fetch asks for is a mere claim, by the follower or by somebody who uses its name. One false claim
+would fail the mirror for good, and its copies would begin anew. So the brokers themselves are asked where their logs
+begin and end, over the sidecar's own connections; where a broker does not answer, the fetches are believed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Doubts:
         self._asked: dict[TopicPartition, _Asked] = {}
 
     def verdict(self, mirror: PartitionCopy, now: float) -> Behind:
-        """Of a mirror all of whose followers say that they end before the source begins. WAIT while they are asked."""
+        """The verdict on a mirror whose followers all claim to end before the source begins. WAIT while the brokers are
+        asked."""
         asked = self._asked.get(mirror.tp)
         if asked is None or (asked.task.done() and now - asked.at > _FRESH):
             for tp in [tp for tp, one in self._asked.items() if one.task.done() and now - one.at > _FRESH]:
@@ -78,7 +79,7 @@ class Doubts:
 
 
 def judge(mirror: PartitionCopy, ends: Mapping[int, LogEnds]) -> Behind:
-    """By the brokers' own words. Data up to the mirror's start are of an earlier session."""
+    """Judge by the brokers' own answers. Records below the mirror's start are of an earlier session."""
     data = False
     for replica in mirror.spec.target_replicas:
         known = ends.get(replica)

@@ -66,7 +66,7 @@ class EpochHistory:
                 self._entries.append((epoch, offset))
             return EpochNoted.REPLACED
         if self._entries and self._entries[0][0] < epoch:
-            # As well it may be a log whose epochs went back; but what is copied again is right in any case.
+            # It may also be a log whose epochs went back. To copy the records again is right in either case.
             self._entries = [(epoch, offset)]
             return EpochNoted.REPLACED
         if self._entries and self._entries[0][0] == epoch:

@@ -12,7 +12,7 @@ from wire.frames.types import Node, TopicPartition
 
 
 class SourceLeader(NamedTuple):
-    """Of a partition that has us among its replicas, as the source's metadata log has it."""
+    """The leader of a partition that lists this sidecar among its replicas, by the source's metadata log."""
 
     node: Node
     leader_epoch: int
@@ -24,7 +24,8 @@ class InSyncPorts(Protocol):
     """The source's cluster, of which we are a broker, and the target's replicas."""
 
     def leader_of(self, tp: TopicPartition) -> SourceLeader | None:
-        """Of a partition by its name at the source; None if nobody else leads it, or we are no replica of it."""
+        """The leader of a partition (by its name at the source). None if no other broker leads it, or if this sidecar
+        is no replica of it."""
 
     def led_by_us(self, tp: TopicPartition) -> bool:
         """Whether we lead it there."""
@@ -39,7 +40,8 @@ class InSyncPorts(Protocol):
 
 
 class InSyncState(NamedTuple):
-    """Of one partition. `told`: the offset that the source's leader was told last; `end`: where what was read ends."""
+    """How far one partition is followed. `told`: the offset that the source's leader was told last; `end`: where what
+    was read ends."""
 
     fed: bool
     in_sync: bool

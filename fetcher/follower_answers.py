@@ -1,9 +1,9 @@
 """The answer to a follower about one partition, by the rules of a leader whose log is the source's.
 
-- Not ours, not loaded or a stale epoch: a retriable error; in the middle of coming, it is waited for a moment first, because
-a follower does not ask again before `replica.fetch.backoff.ms`. FENCED_LEADER_EPOCH and an empty log are never
-answered: the first would fail the partition on the follower for good, the second would make its high
-watermark jump back.
+- Not ours, not loaded or a stale epoch: a retriable error; a partition that is just coming up is waited for a moment
+  first, because a follower does not ask again before `replica.fetch.backoff.ms`. FENCED_LEADER_EPOCH and an empty log
+  are never answered: the first would fail the partition on the follower for good, the second would make its high
+  watermark jump back.
 - logStartOffset <= min(high watermark, follower's log end after the append), else the follower fails the
 partition.
 - A follower whose tail is not ours is told where to truncate (DivergingEpoch), before anything else. Where its own cluster
@@ -188,7 +188,7 @@ class FollowerAnswers:
         )
         result.log_start_offset = max(min(result.log_start_offset, mirror.high_watermark), 0)
         if mirror.spec.held:
-            # It may be given back: what its cluster's own brokers have before, they keep.
+            # A switch may be given back, so its own brokers keep the records that they have from before it.
             result.log_start_offset = min(result.log_start_offset, max(request.log_start_offset, 0))
         if mirror.failed is not None or progress is None:
             return self._kept(partition, result)
@@ -197,11 +197,12 @@ class FollowerAnswers:
             result.diverging = diverging
             return FollowerAnswer(result, tell=True, now=True, again=True)
         if mirror.spec.held and offset > mirror.high_watermark:
-            # It did not say what it has there (before Fetch v12), and ours ends before: it asks where.
+            # The follower did not tell its last epoch (before Fetch v12), and our log ends before its position: the
+            # error makes it ask where.
             refused = FetchPartitionResult(index, OFFSET_OUT_OF_RANGE)
             return FollowerAnswer(refused, tell=True, now=True, again=True)
         if mirror.spec.held and offset < mirror.log_start_offset:
-            return self._kept(partition, result)  # it may be given back, and then it goes on there
+            return self._kept(partition, result)  # the switch may be given back: the log goes on there then
         if progress.cursor is None and offset < mirror.log_start_offset:
             return self._behind(partition, mirror, result, now)
         reading = mirror.read_for(progress, min(request.max_bytes, room), at_least_one=first)
@@ -225,7 +226,8 @@ class FollowerAnswers:
         )
 
     def _kept(self, partition: SessionPartition, result: FetchPartitionResult) -> FollowerAnswer:
-        """Nothing changes any more: what the follower has it keeps. A log start at its end would delete all of it."""
+        """The answer for a log that does not change any more: the follower keeps what it has. A log start at the end
+        would make it delete everything."""
         result.log_start_offset = min(result.log_start_offset, max(partition.request.log_start_offset, 0))
         return self._quiet(partition, result)
 
@@ -258,7 +260,7 @@ class FollowerAnswers:
             return session_epoch, border
         last, taken = request.last_fetched_epoch, mirror.spec.taken
         if last < 0 and taken is not None and partition.session.tells_epochs:
-            # It has records that no leader epoch is known of: behind the take-over they are not ours.
+            # It has records of a leader epoch that nobody knows: behind the take-over those are not ours.
             bare = offset > max(taken.end, request.log_start_offset)
             return (taken.at(max(taken.end - 1, 0)), taken.end) if bare else None
         if last < 0 or last == session_epoch:

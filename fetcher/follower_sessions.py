@@ -96,7 +96,8 @@ class FollowerFetchSession:
             self.wake()
 
     def added(self, mirror: PartitionCopy) -> None:
-        """It was not there when the follower named it, maybe: what it becomes able to tell is heard from now on."""
+        """The partition may not have been there when the follower named it: from now on the session hears of its
+        changes."""
         for key in (mirror.spec.topic_id, mirror.tp.topic):
             partition = self.partitions.get((key, mirror.tp.partition))
             if partition is not None:
@@ -126,7 +127,7 @@ class FollowerFetchSession:
         return named
 
     def next_turn(self, partition: SessionPartition) -> None:
-        """It was told something and may have more: it stays dirty, behind the others."""
+        """The follower was told something of this partition, and there may be more: it stays dirty, behind the others."""
         self.dirty.pop(partition, None)
         self.dirty[partition] = None
 

@@ -35,12 +35,14 @@ FIRST_ID_VERSION = 13
 _FIRST_WITH_EPOCHS = 12
 _CONNECTION_KEY = "fetcher.follower"
 _LONGEST_WAIT = 30.0
+_SESSIONS = 1000
+_MAX_RESPONSE_BYTES = 16 << 20
 # At most, of a fetch that would wait as long for records: how long a partition that is just coming is waited for.
 _PATIENCE = 1.0
 # The same for one that a switch is about to make ours: longer than the fetch would wait, if need be.
 _HOLD = 5.0
 _LOOK_AGAIN = 0.1
-# Timers go by the time of the event loop's turn, which is a little behind.
+# Timers compare with the time at which the loop's turn began, which is a little behind the clock.
 _A_MOMENT = 0.02
 
 Directory = Callable[[TopicKey, int], PartitionCopy | None]
@@ -94,29 +96,23 @@ class FollowerServer:
         image: Callable[[], ClusterImage],
         broker_id: int,
         *,
-        session_limit: int = 1000,
-        max_response_bytes: int = 16 << 20,
         ends: AskEnds | None = None,
         switching: Switching = lambda _topic, _index: False,
     ) -> None:
         """ends: asks the target's brokers where their logs begin and end. switching: whether a switch is about to make a
         partition ours."""
-        self.sessions = SessionCache(session_limit)
+        self.sessions = SessionCache(_SESSIONS)
         self._directory = directory
         self._image = image
         self._doubts = None if ends is None else Doubts(ends)
         self._answers = FollowerAnswers(directory, image, broker_id, self._doubts, switching)
         self._offsets = FollowerOffsets(self._answers)
-        self._max_response_bytes = max_response_bytes
-        self.fetches = 0
-        self.bytes_served = 0
 
     # --- requests
 
     def handle_fetch(self, exchange: Exchange, request: FetchRequest) -> None:
         """Answer now or later; every exchange gets exactly one answer."""
         now = time.monotonic()
-        self.fetches += 1
         state = self._connection_state(exchange.connection)
         # The follower asks again, so what it was sent last has arrived.
         state.drop_charges()
@@ -221,7 +217,7 @@ class FollowerServer:
     def _try_answer(self, waiting: _Waiting, now: float, *, last_chance: bool, forced: bool = False) -> bool:
         session = waiting.session
         request = waiting.request
-        room = min(request.max_bytes, self._max_response_bytes)
+        room = min(request.max_bytes, _MAX_RESPONSE_BYTES)
         told: list[tuple[SessionPartition, FollowerAnswer]] = []
         size = 0
         urgent = last_chance
@@ -256,7 +252,6 @@ class FollowerServer:
                 charge.hold()
                 waiting.state.charges.append(charge)
         results = [(partition.key, answer.result) for partition, answer in told]
-        self.bytes_served += size
         if not session.id:
             self._let_go(session)
         self._reply(waiting.exchange, request, results, waiting.state, session_id=session.id)

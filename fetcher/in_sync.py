@@ -46,7 +46,7 @@ _AFTER_DOUBT = 2.0
 
 
 class InSyncFollower:
-    """Of the partitions of one link. It owns their fetchers (FetcherOwner), one for each node that leads some."""
+    """Follows the partitions of one link. It owns their fetchers (FetcherOwner), one for each node that leads some."""
 
     def __init__(
         self, link: LinkFetcher, ports: InSyncPorts, *, client_id: str, limits: FetchLimits | None = None
@@ -138,8 +138,9 @@ class InSyncFollower:
         return cursor is not None and cursor in cursor.mirror.cursors
 
     def _find_end(self, followed: Followed, copy: PartitionCopy) -> None:
-        """A new process leads it: nothing was told beyond the replica at the target that has most. All of that came from
-        the leader before, so it is this log's, whether or not it was told."""
+        """A new process leads the partition. The source was never told an offset beyond the longest replica at the
+        target. All records of that replica came from the leader before, so they belong to this log, whether or not the
+        source was told of them."""
         replicas = self._ports.must_hold(copy)
         found = [copy.followers[replica] for replica in replicas if replica in copy.followers]
         owing = any(replica in copy.untruncated for replica in replicas)
@@ -270,7 +271,7 @@ class InSyncFollower:
             if now - followed.held_since > _HELD_UP:
                 followed.reason = f"its replicas at the target do not have offset {cursor.position} yet"
                 if not leader.in_sync:
-                    # They may go on with what is committed without us, each for itself.
+                    # The other followers may go on with what is committed without us, each by itself.
                     followed.not_before = now + _NEXT_TRY
                     self._let_go(followed, followed.reason)
                     return
@@ -308,7 +309,7 @@ class InSyncFollower:
             cursor.mirror.fail(f"{cursor.mirror.tp} at offset {cursor.position}: {reason}")
         elif action is ErrorAction.RERESOLVE:
             self._doubt(cursor)
-            self._link.partition_error(cursor, fetcher, code)
+            self._link.errors.answered(cursor, fetcher, code)
         else:
             # A new leader is in the metadata log in a moment, and this broker among the replicas.
             text = f"{reason}, node {fetcher.node.id} ({fetcher.node.address})"
@@ -318,10 +319,10 @@ class InSyncFollower:
     def partition_malformed(
         self, cursor: PartitionCursor, fetcher: SourceFetcher, error: MalformedFrame
     ) -> None:
-        self._link.partition_malformed(cursor, fetcher, error)
+        self._link.errors.malformed(cursor, fetcher, error)
 
     def diverged(self, cursor: PartitionCursor, fetcher: SourceFetcher, epoch: int, end_offset: int) -> None:
-        self._link.leader_diverged(cursor, fetcher, epoch, end_offset)
+        self._link.errors.leader_diverged(cursor, fetcher, epoch, end_offset)
         if cursor.fetcher is None and cursor.fed:
             self._doubt(cursor)
         followed = self._followed.get(cursor.mirror.tp)

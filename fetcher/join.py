@@ -96,7 +96,7 @@ async def _batch_at(cluster: Cluster, node_id: int, tp: TopicPartition, offset: 
 
 
 async def high_watermark_at(cluster: Cluster, node_id: int, tp: TopicPartition, offset: int) -> int:
-    """That of a source broker, as it tells it to whoever fetches from an offset."""
+    """The high watermark of a source broker, as it tells it to a fetch from an offset."""
     for part in (await _fetched(cluster, node_id, tp, offset))[1]:
         return part.high_watermark
     raise LinkerError(f"the source answered nothing at offset {offset} of {tp}")

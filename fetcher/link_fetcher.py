@@ -15,14 +15,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
-from fetcher.error_table import ErrorAction, classify
 from fetcher.idle_partitions import sibling_slot
-from fetcher.join import refused_in_range, settle
+from fetcher.join import settle
 from fetcher.latency import ReplicationLatency
 from fetcher.partition_copy import PartitionCopy, PartitionCursor
 from fetcher.progress import UNKNOWN_OFFSET
 from fetcher.resolve import Resolver, SourceVerdict
 from fetcher.resolve_queue import Offsets, ResolveQueue, pause_after
+from fetcher.source_errors import SourceErrors
 from fetcher.source_fetcher import SourceFetcher
 from fetcher.source_ports import FetchLimits
 from fetcher.source_rate import SourceRate
@@ -35,7 +35,6 @@ from wire.frames.types import Node, TopicPartition
 from wire.task_group import TaskGroup
 
 _TICK = 0.2
-_MALFORMED_LIMIT = 5
 _LOOK_AGAIN = 15.0
 #: Seconds until a replica that was of no use may be read from again, as metadata.max.age.ms in Kafka's consumer.
 _LEADER_ONLY = 300.0
@@ -86,6 +85,7 @@ class LinkFetcher:
         self._queue = ResolveQueue(
             self._resolver, is_ours=self._is_ours, judged=self._judged, located=self._located
         )
+        self.errors = SourceErrors(self._resolver, displace=self._displace, suspend=self._suspend)
         self._watched: set[PartitionCopy] = set()
         self._fetchers = Fetchers(self._make, self._queue.put, per_node=fetchers_per_node)
         self._reclaimed_at = 0.0
@@ -200,73 +200,15 @@ class LinkFetcher:
     # --- FetcherOwner
 
     def partition_error(self, cursor: PartitionCursor, fetcher: SourceFetcher, code: int) -> None:
-        mirror = cursor.mirror
-        action, reason = classify(code)
-        if action is ErrorAction.FAIL:
-            mirror.fail(f"{mirror.tp} at offset {cursor.position}: {reason}")
-            return
-        if action is ErrorAction.RERESOLVE:
-            if self._keep_to_the_leader(cursor, fetcher):
-                self._displace(cursor)
-            else:
-                self._doubt(cursor)
-            return
-        mirror.source_trouble(f"{reason}, node {fetcher.node.id} ({fetcher.node.address})", time.monotonic())
-        if action is ErrorAction.REFRESH:
-            self._keep_to_the_leader(cursor, fetcher)
-            self._displace(cursor)
-        else:
-            self._suspend(cursor)
+        self.errors.answered(cursor, fetcher, code)
 
     def partition_malformed(
         self, cursor: PartitionCursor, fetcher: SourceFetcher, error: MalformedFrame
     ) -> None:
-        mirror = cursor.mirror
-        text = f"{mirror.tp} at offset {cursor.position} from node {fetcher.node.id}: {error}"
-        if cursor.failures + 1 >= _MALFORMED_LIMIT:
-            mirror.fail(text)
-            return
-        mirror.source_trouble(text, time.monotonic())
-        self._suspend(cursor)
+        self.errors.malformed(cursor, fetcher, error)
 
     def diverged(self, cursor: PartitionCursor, fetcher: SourceFetcher, epoch: int, end_offset: int) -> None:
-        """The source's log ends, for our epoch, before where we read: it lost data (or the replica lags)."""
-        if self._keep_to_the_leader(cursor, fetcher):
-            self._displace(cursor)
-        else:
-            self.leader_diverged(cursor, fetcher, epoch, end_offset)
-
-    def leader_diverged(
-        self, cursor: PartitionCursor, fetcher: SourceFetcher, epoch: int, end_offset: int
-    ) -> None:
-        """The same, and it is the leader who says so."""
-        mirror = cursor.mirror
-        own_end = mirror.end_of_source_epoch(epoch)
-        offset = end_offset if own_end is None else min(end_offset, own_end)
-        if end_offset >= cursor.position and epoch < cursor.last_epoch:
-            # Shorter epochs reach further, so it does not know the epoch of what was read last.
-            self._doubt(cursor)
-        elif offset < 0 or offset >= cursor.position:
-            text = f"diverging epoch {epoch} ends at {end_offset}"
-            self.partition_malformed(
-                cursor, fetcher, MalformedFrame(text, api="fetch", offset=cursor.position)
-            )
-        elif offset < mirror.log_start_offset:
-            mirror.fail(
-                f"the source lost everything the mirror has of {mirror.tp}: its log for leader epoch {epoch} "
-                f"ends at {end_offset}, the mirror starts at {mirror.log_start_offset}"
-            )
-        else:
-            mirror.truncate(offset)
-
-    def _doubt(self, cursor: PartitionCursor) -> None:
-        """Its place in the source's log is to be looked up: where that begins and ends, and what is before it."""
-        cursor.failures += 1
-        if cursor.failures >= _MALFORMED_LIMIT:
-            cursor.mirror.fail(refused_in_range(cursor))
-        else:
-            self._resolver.ask_offsets(cursor.mirror, cursor.last_epoch, cursor.position)
-            self._displace(cursor)
+        self.errors.diverged(cursor, fetcher, epoch, end_offset)
 
     def preferred_replica(self, cursor: PartitionCursor, fetcher: SourceFetcher, node_id: int) -> None:
         node = self._resolver.node(node_id)
@@ -279,20 +221,13 @@ class LinkFetcher:
         for cursor in list(fetcher.cursors.values()):
             mirror = cursor.mirror
             mirror.source_trouble(f"source node {fetcher.node.id}: {error}", now)
-            self._keep_to_the_leader(cursor, fetcher)
+            self.errors.keep_to_the_leader(cursor, fetcher)
             self._queue.put(mirror)
 
-    def _keep_to_the_leader(self, cursor: PartitionCursor, fetcher: SourceFetcher) -> bool:
-        """For a while, if the node that was of no use to it is not the leader; whether that is so."""
-        if self._resolver.is_leader(cursor.mirror, fetcher.node.id):
-            return False
-        cursor.leader_only_since = time.monotonic()
-        return True
-
     def _look_again(self, now: float) -> None:
-        """Nothing but an error moves a cursor, and a node that is no place for it any more may answer without one, for ever:
-        a leader that does not know yet that it was replaced, a replica that has stopped copying. Metadata tell; others
-        refresh them."""
+        """Place cursors anew whose node is the wrong one by the metadata (which others refresh). Otherwise only an
+        error moves a cursor, and a wrong node may go on answering without one: a leader that does not know yet that it
+        was replaced, or a replica that has stopped copying."""
         for mirror in self.directory:
             if not self._is_ours(mirror) or mirror in self._queue:
                 continue

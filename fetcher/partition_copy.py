@@ -73,10 +73,10 @@ class PartitionCopy:
         self.follower_logs = FollowerLogs()
         self.untruncated = TruncationDebts(spec.untruncated)
         self.listeners: set[Callable[[PartitionCopy], None]] = set()
-        #: Set once records beyond the source's high watermark may come: then only that one is told to followers, however
-        #: far they are.
+        #: Set once records beyond the source's high watermark may come. Followers are then told the source's high
+        #: watermark, however far they are.
         self.feed: Feed | None = None
-        #: Nothing from here on is asked of the source.
+        #: The source is asked for nothing from this offset on.
         self.fetch_until = MAX_OFFSET
         self.bytes_fetched = 0
         #: Fetched for the first time: bytes_fetched / bytes_mirrored is the price of cursors and re-reads.
@@ -172,7 +172,7 @@ class PartitionCopy:
         return self.note_offsets(high_watermark, last_stable_offset, log_start_offset)
 
     def note_silence(self) -> None:
-        """The source was asked just now, and has nothing to say that it has not said before."""
+        """The source was asked just now, and its offsets are what they were."""
         self.end_known, self.heard = not self.paused, True
 
     def note_offsets(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> bool:
@@ -265,8 +265,9 @@ class PartitionCopy:
         self.notify()
 
     def _lost_what_was_taken(self, offset: int) -> bool:
-        """The target's own brokers led the partition up to a place behind that: they have what the source lost, and
-        nothing that comes from there instead is what they wrote."""
+        """Fail the mirror if the loss reaches below the take-over: the target's own brokers led the partition up to
+        there and have those records, and whatever the source brings in their place is something else. Whether it
+        failed."""
         taken = self.spec.taken
         if taken is None or offset >= taken.end:
             return False
@@ -279,7 +280,7 @@ class PartitionCopy:
     # --- followers
 
     def gather(self, cursor: PartitionCursor) -> None:
-        """Followers that wait elsewhere, for what only this cursor has, are told that it is here."""
+        """Tell followers that wait at another cursor for records that only this one has."""
         if self._cursors.gather(cursor):
             self.notify()
 
@@ -359,8 +360,8 @@ class PartitionCopy:
             self._cursors.leave(replica, progress)
 
     def forget_followers(self) -> None:
-        """Positions hold for one leader epoch: after a new one nobody is taken to have anything until it asks, and the
-        source not to end where another leader may have seen it go on."""
+        """Positions hold for one leader epoch. Under a new one a follower counts as having nothing until it asks, and
+        the source's end as unknown, since another leader may have seen the log go on."""
         self.end_known = self.heard = False
         for replica, progress in list(self.followers.items()):
             progress.log.asked = progress.fetch_offset

@@ -1,7 +1,7 @@
 """Source metadata for mirror partitions: is it still the same topic, who leads it, where does its log
 begin and end.
 
-Only questions and verdicts; what follows from a verdict is the manager's business.
+Only questions and verdicts; link_fetcher.py acts on the verdicts.
 """
 
 from __future__ import annotations

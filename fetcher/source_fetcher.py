@@ -6,7 +6,8 @@ whose window is full is forgotten from the session until there is room again.
 
 Not here: keeping a connection open (source_connection.py), what the session asks for (cursor_session.py), how soon
 (pace.py, source_rate.py), which cursors a second fetcher asks for (idle_partitions.py), what becomes of records
-(source_records.py), which node serves a cursor, and what an error means for the partition (manager.py, error_table.py).
+(source_records.py), which node serves a cursor, and what an error means for the partition (link_fetcher.py,
+source_errors.py).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from wire.frames.types import Node
 _SILENT = 0.5
 #: Seconds that the replicas of what came last are waited for before others are asked for without it.
 _REPLICAS_WITHIN = 0.01
-#: Seconds that a link's rate may put off the next fetch for without anybody who waits for records minding.
+#: The next fetch may be put off by the link's rate for so many seconds before readers at the end of the log notice.
 _FELT = 0.05
 
 
@@ -166,9 +167,8 @@ class SourceFetcher:
             busy.offer(cursor)
 
     def follows(self, cursor: PartitionCursor) -> bool:
-        """Whether the node is asked for the cursor, and has answered lately: it would not have kept a record to itself. Nor
-        would we, for want of memory or for the link's rate.
-        """
+        """Whether a new record would be here within a moment: the node is asked for the cursor and has answered lately,
+        and neither memory nor the link's rate holds us back."""
         if self._connection is None or self._short_of_memory:
             return False
         if not cursor.held and not self._asked.asks_for(cursor):
@@ -273,7 +273,8 @@ class SourceFetcher:
         wanted = len(asked)
         if not wanted:
             return
-        # Of the quiet ones hardly any has something: what they may bring is set aside as long as the poll lasts.
+        # Hardly any of the quiet partitions has something to bring, and memory for it stays reserved as long as the
+        # poll lasts.
         share = self._limits.partition_bytes * (1 if self.quiet else wanted)
         size = min(self._limits.max_bytes, share, self._owner.request_bytes())
         if self._rate is not None:

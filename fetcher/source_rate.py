@@ -1,8 +1,8 @@
 """How fast a link may read its source: its limit, and what is left to it while clients write. Pure; the clock is passed in.
 
-A copy at full speed takes all that a small machine has, whoever makes it, and clients whose writes are forwarded beside
-it feel that. So it gives way to them: while they write, no more than a rate is read. But the source's log grows meanwhile,
-by their writes and by those of others, and a copy that gives way must catch up all the same: it may read twice what came.
+A copy at full speed takes all that a small machine has, and clients whose writes are forwarded beside it feel that. So
+the copy gives way: while clients write, it reads no faster than a given rate. But the source's log grows meanwhile, by
+their writes and by those of others, and a copy that gives way must catch up all the same: it may read twice what came.
 
 Not here: the bucket's arithmetic (throttle.py), what the rates are (the link's options, followed by ``linker.links``).
 """
@@ -66,7 +66,7 @@ class SourceRate:
         self._lifted = lifted
 
     def spent(self, size: int) -> LogGrowth | None:
-        """So many bytes were read. Returns who has to be told what they were, if that matters."""
+        """So many bytes were read. Returns the LogGrowth that has to be told of them, if growth matters now."""
         if self._lifted:
             return None
         self.limit.spent(size)

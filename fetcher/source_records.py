@@ -1,6 +1,6 @@
 """The records of a fetch answer as chunks of a window: the leader epoch stamped in place, nothing copied without need.
 
-Not here: whose cursor it is, and what happens when a batch cannot be read (source_fetcher.py, manager.py).
+Not here: whose cursor it is (source_fetcher.py), and what happens when a batch cannot be read (source_errors.py).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def take_records(
         return False
     segment_bytes = mirror.spec.segment_bytes
     if walk.largest > segment_bytes:
-        # Given to a follower it would fail the partition there, until a new leader epoch and without a word.
+        # A follower that gets it fails the partition without telling anybody, until there is a new leader epoch.
         mirror.fail(
             f"the source has a batch of {walk.largest} bytes in {mirror.tp} after offset {cursor.position}, the target's "
             f"segment.bytes is {segment_bytes}: no follower could append it; mirror resume --restart takes over "

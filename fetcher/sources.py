@@ -1,6 +1,6 @@
-"""The fetchers of one link: begun where a cursor is placed, ended when nothing is left that they could be asked for.
+"""The fetchers of one link: each begins when a cursor is placed on it, and ends when it has no cursors left.
 
-Not here: which cursor goes where (manager.py).
+Not here: which cursor goes where (link_fetcher.py).
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Throttle:
         self.forgive()
 
     def forgive(self) -> None:
-        """Neither reads before now matter, nor reads that were left out."""
+        """Forget both the debt of earlier reads and what was saved up."""
         self._at = self._clock()
         self._balance = 0.0
 
@@ -67,7 +67,7 @@ class Throttle:
 
     @property
     def debt(self) -> float:
-        """Seconds until what was read is within the rate, 0 if it is; never more than LONGEST_DELAY."""
+        """Seconds to wait until the reads so far are within the rate; 0 if they are, LONGEST_DELAY at the most."""
         if self._rate is None:
             return 0.0
         self._refill(self._rate)

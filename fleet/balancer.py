@@ -1,11 +1,10 @@
 """Balancer: carries out the plans for the link brokers of every mirror partition and for their leader.
 
-It decides nothing itself: `elections` chooses leaders and hosts, `replica_plan` the next step. Steps run in small
-batches, each judged on the effect of the one before (as the metadata log shows it). A dead sidecar's broker is fenced
-at once. Around a planned change of leader the producers on the old one are held and drained, so that they see a pause
-and keep their order. All of that is safe at any time before a hand-over. A partition that a promote owns is not
-touched (`Mirrored.movable`, checked again right before each step). A promote waits with `settled` for a step that is
-under way.
+It decides nothing itself: `elections` chooses leaders and hosts, `replicas` the next step. Steps run in small batches,
+each judged on the effect of the one before (as the metadata log shows it). A dead sidecar's broker is fenced at once.
+Around a planned change of leader the producers on the old one are held and drained, so that they see a pause and keep
+their order. All of that is safe at any time before a hand-over. A partition that a promote owns is not touched
+(`Mirrored.movable`, checked again right before each step). A promote waits with `settled` for a step that is under way.
 
 It keeps no state: after a crash the next balancer goes on from the target as it is.
 """

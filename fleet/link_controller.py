@@ -192,21 +192,6 @@ class LinkController(ABC):
         """SourceClosed, unless forced, as for `delete_link`."""
         await self._commit(lambda image: mirrors.delete_mirror(image, link, topic, force), dry_run)
 
-    async def establish(
-        self,
-        link: str,
-        tp: TopicPartition,
-        *,
-        leadership: mirrors.Leadership,
-        session_epoch: int,
-        start_offset: int,
-    ) -> None:
-        """LINKING -> ACTIVE: leadership, E0 and start offset are known and kept."""
-        now = self._now()
-        await self._commit(
-            lambda image: mirrors.establish(image, link, tp, leadership, session_epoch, start_offset, now)
-        )
-
     async def establish_all(self, link: str, ready: Mapping[TopicPartition, mirrors.Establishment]) -> None:
         """LINKING -> ACTIVE for all of them that are LINKING still, in one commit."""
         now = self._now()

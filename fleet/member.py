@@ -121,8 +121,6 @@ class Member:
         self._clock = clock
         self.lease = Lease()
         self.highest_epoch = 0
-        #: The link controller that has taken this sidecar, as a text for people; None while there is no session.
-        self.connected_to: str | None = None
         #: The sidecar's own part of every report.
         self.about: Callable[[], m.SidecarReport | None] = lambda: None
         self._channel: MemberChannel | None = None
@@ -139,7 +137,7 @@ class Member:
         try:
             welcome = await self._enter(channel)
             duration = math.inf if welcome.lease is None else welcome.lease
-            self._channel, self.connected_to = channel, channel.peer
+            self._channel = channel
             self._shared.ask = self._ask
             async with TaskGroup() as group:
                 group.create_task(self._renew(channel))
@@ -149,7 +147,7 @@ class Member:
             raise failed.exceptions[0] from failed
         finally:
             channel.close("the member's session is over")
-            self._channel = self.connected_to = None
+            self._channel = None
             self._shared.ask = None
             self._sent.clear()
             asked, self._asked = self._asked, {}

@@ -92,7 +92,7 @@ class LeftOut:
         return None
 
     def said(self, committed: Offsets) -> str | None:
-        """One sentence about the group's present commits; None if nothing is left out."""
+        """One sentence about those of the group's present commits that are left out; None if there are none."""
         parts = []
         by_reason: dict[str, list[TopicPartition]] = {}
         for tp, why in sorted(self.partitions.items()):

@@ -1,7 +1,7 @@
 """Start offsets of share groups (KIP-932): read, and set for a group without members.
 
-A share-partition keeps where it starts, and which records beyond that were acknowledged already. The admin API tells and
-sets the start alone, so these records are delivered again; the lag tells how many there are at the most.
+A share-partition stores its start offset and the records beyond it that were acknowledged already. The admin API tells
+and sets the start alone, so these records are delivered again; the lag tells how many there are at the most.
 """
 
 from __future__ import annotations

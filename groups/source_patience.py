@@ -1,6 +1,6 @@
 """A silent source during a promote: for how long it is asked, and which offsets count instead.
 
-Whether a promote may go on without the source is the controller's decision (group_decisions.without_source).
+Whether a promote may go on without the source is the controller's decision (controller.decide.groups.without_source).
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ class UnheldSteps(GroupSteps):
         return True
 
     async def _commit_last(self, wanted: Offsets, *, force: bool) -> Offsets | None:
-        """Nothing is committed yet: the opening does it. Raises GaveUp while somebody is in the group on the target. By
-        force such a group is taken as it stands there."""
+        """Nothing is committed yet: the opening does it. Raises GaveUp while somebody is in the group on the target.
+        With force such a group is taken as it stands on the target."""
         view = await self._keeper.look(self._tools.target)
         if view.empty:
             return self._keeper.left_out.fitting(wanted)

@@ -1,4 +1,4 @@
-"""Which request is whose: one row for every api key of Kafka 4.3, decided once.
+"""Decides who answers each kind of request, the sidecar or a real broker: one row for every api key of Kafka 4.3.
 
 Clients address a request to a broker for a reason. Where any broker's answer is as good, one real broker's is given. Where
 the question is about this broker, or about a partition that it leads, no other one may answer in its name: it would be

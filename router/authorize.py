@@ -22,7 +22,8 @@ from wire.schema import codec
 
 _NOT_ASKED: Final = -(2**31)
 _ASK_AGAIN: Final = 0.2
-#: Topics of a request that are no mirrors, and are asked for. Old metadata name a few; who guesses names, many.
+#: So many topics of a request that are no mirrors are asked for. A client with old metadata names a few; one that
+#: guesses names, many.
 _MOST_STRANGE: Final = 100
 _CLUSTER: Final = ""  # no topic has an empty name
 _CLIENT_ID: Final = "kafka-linker-authorizer"

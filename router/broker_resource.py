@@ -49,7 +49,7 @@ def misaddressed(broker_id: int, name: str) -> str | None:
 
 
 def configs(broker_id: int, image: BrokerImage | None, keys: Collection[str] | None) -> list[dict[str, Any]]:
-    """All that can truly be said of it. None of it can be changed at the target."""
+    """All configs that this broker truly has. None of them can be changed at the target."""
     found: list[tuple[str, str, int]] = [
         ("broker.id", str(broker_id), _INT),
         ("node.id", str(broker_id), _INT),

@@ -59,9 +59,8 @@ class ClientSession:
         return self._offsets
 
     def with_cluster_action(self, exchange: Exchange, then: Callable[[], None]) -> None:
-        """Only brokers may do this, and only where they do it. On listeners without SASL the real broker is asked, too: it
-        knows whom it takes the client for.
-        """
+        """Go on if the client is a broker, on a listener where brokers come in. On listeners without SASL the real
+        broker is asked as well: it knows whom it takes the client for."""
         inter_broker = self.hub.ports.inter_broker_listeners()
         if inter_broker and self.connection.listener.name not in inter_broker:
             self._refused_follower(
@@ -93,9 +92,8 @@ class ClientSession:
             self.connection.logged_in()
 
     def _closed(self) -> None:
-        """Each of them, whatever becomes of the others: what one keeps in books that all clients share is there for good
-        otherwise.
-        """
+        """Close every part, even if closing another one fails: entries in books that all clients share would stay for
+        good otherwise."""
         parts = [part.closed for part in (self.producing, self._fetch, self._offsets) if part is not None]
         errors: list[Exception] = []
         for close in (self.authorizer.close, self.upstream.close, *parts):

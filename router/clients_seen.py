@@ -41,7 +41,7 @@ class Seen(Protocol):
 
 
 def clients_seen(connections: Iterable[Seen], topics: frozenset[str]) -> list[ClientSeen]:
-    """Those with one of the topics, at most so many as are told of readers that are held."""
+    """The clients of one of these topics; at most as many as the book of held readers has."""
     found: dict[tuple[str, str, str, str], float] = {}
     for one in connections:
         for topic, does in one.touches():

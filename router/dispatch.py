@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 from router import apis, way_in
 from router.addressed import Addressed
@@ -313,8 +313,3 @@ def _control(session: ClientSession, exchange: Exchange) -> None:
         exchange.reply([answer_control_request(request, header.correlation_id)])
 
     session.with_cluster_action(exchange, done)
-
-
-def session_of(connection: ServerConnection) -> Any:
-    """The router's state of a connection, for status and tests."""
-    return connection.local.get(_LOCAL_KEY)

@@ -1,10 +1,10 @@
 """ListOffsets and OffsetForLeaderEpoch for consumers: the source's offsets, under the mirror's one leader
 epoch.
 
-Off the hot path: one short task per request. A large request is looked at in slices, and nothing further is read from its
-client meanwhile. As fetches (``session.py``) they need the lease at the moment of
-answering: an end from before a hand-over would look like a truncated log. NOT_LEADER_OR_FOLLOWER else, which every
-client takes for "ask again".
+Off the hot path: one short task per request. A large request is looked at in slices, and nothing further is read from
+its client meanwhile. Like fetches (``fetch/session.py``), answers need the lease at the moment of answering: an end
+from before a hand-over would look like a truncated log. NOT_LEADER_OR_FOLLOWER else, which every client takes for "ask
+again".
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class OffsetSession:
         self._when_authorized(exchange, [name for name, _ in request.topics], then)
 
     async def _alone(self, then: Callable[[], Awaitable[None]]) -> None:
-        """It takes memory of the sidecar for as long as it is worked on: one of a client at a time."""
+        """One request of a client at a time: each takes memory of the sidecar for as long as it is worked on."""
         try:
             await then()
         finally:
@@ -228,8 +228,8 @@ class OffsetSession:
     def _while_switched(
         self, partition: MirroredPartition, tp: TopicPartition, wanted: int, isolation_level: int
     ) -> int | None:
-        """The offset, if it is known without the source: where the log was taken over, and where it begins. Not where the
-        oldest open transaction is, nor which record is how old."""
+        """The offset, if it is known without the source: where the log was taken over, and where it begins. Unknown are
+        the start of the oldest open transaction and the ages of records."""
         log = self.hub.ports.local_log(tp)
         if partition.epochs is None or log is None or not log.loaded:
             return None

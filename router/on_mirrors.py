@@ -95,9 +95,8 @@ class MirrorRequests:
         self._with_rest(exchange, answers, rest, {"timeout": request.timeout})
 
     def _describe_producers(self, exchange: Exchange) -> None:
-        """The target has no producers of a mirror: they are at the source, as is what they have open. Told of here, tools
-        would look for their transactions at the target, find none, and offer to abort them.
-        """
+        """The target has no producers of a mirror: they are at the source, as is what they have open. If this sidecar
+        listed them, tools would look for their transactions at the target, find none, and offer to abort them."""
         request = decoded(exchange)
         asked = [(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
         mine = self._mine(asked)
@@ -173,7 +172,8 @@ class MirrorRequests:
     # --- common ------------------------------------------------------------------------------------------------------
 
     def _mine(self, asked: Iterable[tuple[str, int]]) -> list[TopicPartition]:
-        """Those of mirrors that this sidecar leads; of others a real broker knows better, or names the leader."""
+        """The partitions of mirrors that this sidecar leads. For all others a real broker knows the answer, or names
+        the leader."""
         return [tp for name, index in asked if self._leads(tp := TopicPartition(name, index))]
 
     def _leads(self, tp: TopicPartition) -> bool:

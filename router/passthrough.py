@@ -1,5 +1,5 @@
-"""The client's own connection to a real broker: whatever is not ours goes there as raw frames, and comes
-back the same way.
+"""The client's own connection to a real broker: all requests that the sidecar does not answer itself go there as raw
+frames, and their answers come back the same way.
 
 One upstream per client connection, opened with the first frame, to a live real broker's listener of the
 same name. It carries the client's own SASL exchange, so the broker knows it as this client and can be

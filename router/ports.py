@@ -87,7 +87,7 @@ class Mirror(Protocol):
 
     @property
     def source_topic(self) -> str:
-        """Its name at the source, by which nothing but a request to the source may call it."""
+        """Its name at the source. Only requests to the source may use it."""
 
     @property
     def source_topic_id(self) -> bytes | None:
@@ -114,7 +114,7 @@ class CopyProgress(Protocol):
 
 
 class LocalLog(Protocol):
-    """The part of a source partition that is in memory (``fetcher.MirrorPartition`` satisfies it)."""
+    """The part of a source partition that is in memory (``fetcher.partition_copy.PartitionCopy`` satisfies it)."""
 
     high_watermark: int
     last_stable_offset: int
@@ -327,13 +327,9 @@ class RouterStats:
 
     produce_requests: int = 0
     produce_answered: int = 0
-    produce_retries: int = 0
-    produce_lost: int = 0
     produce_latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     produce_slowest: float = 0.0
     held_bytes: int = 0
-    fetch_requests: int = 0
-    source_connections: int = 0
 
     def forwarded_produces(self) -> int:
         """Of all links."""

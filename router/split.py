@@ -60,7 +60,7 @@ def ask(
 
 
 def by_topic(answers: Mapping[TopicPartition, Fields]) -> list[Fields]:
-    """Partitions' answers under their topics, as responses have them."""
+    """Group the answers of partitions under their topics, as responses have them."""
     topics: dict[str, list[Fields]] = {}
     for tp, fields in answers.items():
         topics.setdefault(tp.topic, []).append({"partition_index": tp.partition, **fields})

@@ -10,7 +10,7 @@ SLICE: Final = 1000
 
 
 class RequestTurns:
-    """Of all clients together: with a hundred large requests under way a turn of the loop is as long as with one."""
+    """Shared by all clients: with a hundred large requests under way a turn of the loop takes as long as with one."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()

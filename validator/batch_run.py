@@ -260,26 +260,13 @@ def _planned_anew(tallies: Mapping[TopicPartition, list[ReplicaTally]]) -> list[
     """Plans that go on where a replica or its source had moved away."""
     plans = []
     for of_partition in tallies.values():
-        replicas = []
-        for tally in of_partition:
-            if not tally.moved or tally.first_finding is not None:
-                continue
-            done = tally.result(0.0)
-            replicas.append(
-                messages.ReplicaPlan(
-                    broker_id=done.broker_id,
-                    through=done.through,
-                    start=done.start,
-                    digest=done.digest,
-                    source_digest=done.source_digest,
-                    batches=done.batches,
-                    records=done.records,
-                    bytes=done.bytes,
-                    missing=done.missing,
-                )
-            )
+        replicas = tuple(
+            messages.ReplicaPlan.model_validate(tally.result(0.0), from_attributes=True)
+            for tally in of_partition
+            if tally.moved and tally.first_finding is None
+        )
         if replicas:
-            plans.append(of_partition[0].plan.model_copy(update={"replicas": tuple(replicas)}))
+            plans.append(of_partition[0].plan.model_copy(update={"replicas": replicas}))
     return plans
 
 

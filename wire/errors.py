@@ -74,12 +74,11 @@ class BrokerError(WireError):
     def __init__(
         self,
         code: int,
-        retriable: bool | None = None,
         message: str | None = None,
         **context: Unpack[ErrorContext],
     ) -> None:
         self.code = int(code)
-        self.retriable = error_is_retriable(self.code) if retriable is None else retriable
+        self.retriable = error_is_retriable(self.code)
         name = error_name(self.code)
         super().__init__(f"{name}: {message}" if message else name, **context)
 

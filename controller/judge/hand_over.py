@@ -7,7 +7,7 @@ Pure. Facts of the target's controller these rest on:
   AlterPartition carried, that AlterPartition either is what raised it (the ISR then holds real brokers) or
   can never be carried out.
 - With *all* target replicas in the new ISR the same record completes the reassignment, if it is open
-  (`replica_plan.is_open`): the link brokers leave the replicas and the first live replica leads. The leader
+  (`controller.plan.replicas.is_open`): the link brokers leave the replicas and the first live replica leads. The leader
   is then told NEW_LEADER_ELECTED, an error code for a success.
 - The requester is the partition's leader, whichever link broker that is; who sends the request for it does
   not matter, its broker epoch does. Every member of the new ISR has to be unfenced.

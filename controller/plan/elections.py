@@ -75,16 +75,16 @@ def plan_elections(
 ) -> Elections:
     """The next few moves towards an even load, and who should be in each partition's replicas."""
     fleet = {sidecar.id: sidecar for sidecar in sidecars}
-    order = sorted(partitions)
-    candidates = {tp: _candidates(partitions[tp], fleet) for tp in order}
-    leaders = {tp: partitions[tp].leader for tp in order}
-    moves = _Moves(leaders, fleet, most_moves)
-    _leave_draining(order, partitions, candidates, moves, fleet)
-    _into_rack(order, partitions, candidates, moves, fleet)
-    _even_out(order, partitions, candidates, moves)
-    hosts = _hosts(order, partitions, fleet, link_brokers, most_moves)
-    wanted = {tp: _wanted(hosts[tp], leaders[tp], partitions[tp], candidates[tp]) for tp in order}
-    return Elections(moves.made(partitions), wanted)
+    planned = _Round(partitions, fleet, most_moves)
+    planned.leave_draining()
+    planned.into_rack()
+    planned.even_out()
+    hosts = _hosts(planned.order, partitions, fleet, link_brokers, most_moves)
+    wanted = {
+        tp: _wanted(hosts[tp], planned.leaders[tp], partitions[tp], planned.candidates[tp])
+        for tp in planned.order
+    }
+    return Elections(planned.made(), wanted)
 
 
 def _able(sidecar: SidecarBroker) -> bool:
@@ -98,131 +98,94 @@ def _candidates(partition: Led, fleet: Mapping[int, SidecarBroker]) -> tuple[int
     return tuple(near or able)
 
 
-class _Moves:
-    """Leaders as planned so far, with what each of the sidecars leads."""
+class _Round:
+    """One round: leaders as planned so far, with what each of the sidecars leads."""
 
     def __init__(
-        self, leaders: dict[TopicPartition, int], fleet: Mapping[int, SidecarBroker], most: int
+        self, partitions: Mapping[TopicPartition, Led], fleet: Mapping[int, SidecarBroker], most: int
     ) -> None:
-        self._leaders = leaders
+        self.order = sorted(partitions)
+        self.candidates = {tp: _candidates(partitions[tp], fleet) for tp in self.order}
+        self.leaders = {tp: partitions[tp].leader for tp in self.order}
+        self._partitions = partitions
+        self._fleet = fleet
         self._left = most
-        self.load = dict.fromkeys(sorted(fleet), 0)
-        for leader in leaders.values():
-            if leader in self.load:
-                self.load[leader] += 1
+        self._load = dict.fromkeys(sorted(fleet), 0)
+        for leader in self.leaders.values():
+            if leader in self._load:
+                self._load[leader] += 1
 
-    def room(self, moves: int = 1) -> bool:
-        return self._left >= moves
-
-    def move(self, tp: TopicPartition, to: int) -> None:
-        origin = self._leaders[tp]
-        if origin in self.load:
-            self.load[origin] -= 1
-        self.load[to] += 1
-        self._leaders[tp] = to
-        self._left -= 1
-
-    def leader(self, tp: TopicPartition) -> int:
-        return self._leaders[tp]
-
-    def least(self, candidates: Sequence[int]) -> int:
-        return min(candidates, key=lambda b: (self.load[b], b))
-
-    def made(self, partitions: Mapping[TopicPartition, Led]) -> tuple[Move, ...]:
+    def made(self) -> tuple[Move, ...]:
         return tuple(
-            Move(tp, partitions[tp].leader, leader)
-            for tp, leader in sorted(self._leaders.items())
-            if leader != partitions[tp].leader
+            Move(tp, self._partitions[tp].leader, self.leaders[tp]) for tp in self.order if self._moved(tp)
         )
 
+    def leave_draining(self) -> None:
+        for tp in self.order:
+            leader = self._fleet.get(self._partitions[tp].leader)
+            if leader is not None and (leader.draining or leader.leaving):
+                self._to_least(tp)
 
-def _may_move(
-    partition: Led, candidates: Sequence[int], fleet: Mapping[int, SidecarBroker] | None = None
-) -> bool:
-    """Only from a leader that is alive: a dead one is fenced, and the target's controller chooses."""
-    if not partition.movable or partition.leader < 0 or not candidates:
-        return False
-    return fleet is None or partition.leader not in fleet or fleet[partition.leader].alive
+    def into_rack(self) -> None:
+        """The leader could lead, but another one is nearer to the source."""
+        for tp in self.order:
+            leader = self.leaders[tp]
+            if leader not in self.candidates[tp] and leader in self._fleet and not self._moved(tp):
+                self._to_least(tp)
 
+    def even_out(self) -> None:
+        moved = {tp for tp in self.order if self._moved(tp)}
+        while self._left > 0 and (chain := self._chain(moved)) is not None:
+            for tp, to in chain:
+                self._move(tp, to)
+                moved.add(tp)
 
-def _leave_draining(
-    order: Sequence[TopicPartition],
-    partitions: Mapping[TopicPartition, Led],
-    candidates: Mapping[TopicPartition, tuple[int, ...]],
-    moves: _Moves,
-    fleet: Mapping[int, SidecarBroker],
-) -> None:
-    for tp in order:
-        leader = fleet.get(partitions[tp].leader)
-        if leader is None or not (leader.draining or leader.leaving):
-            continue
-        if moves.room() and _may_move(partitions[tp], candidates[tp], fleet):
-            moves.move(tp, moves.least(candidates[tp]))
+    def _moved(self, tp: TopicPartition) -> bool:
+        return self.leaders[tp] != self._partitions[tp].leader
 
+    def _may_move(self, tp: TopicPartition) -> bool:
+        return self._partitions[tp].movable and self._partitions[tp].leader >= 0 and bool(self.candidates[tp])
 
-def _into_rack(
-    order: Sequence[TopicPartition],
-    partitions: Mapping[TopicPartition, Led],
-    candidates: Mapping[TopicPartition, tuple[int, ...]],
-    moves: _Moves,
-    fleet: Mapping[int, SidecarBroker],
-) -> None:
-    """The leader could lead, but another one is nearer to the source."""
-    for tp in order:
-        partition, leader = partitions[tp], moves.leader(tp)
-        if leader in candidates[tp] or leader not in fleet or leader != partition.leader:
-            continue
-        if moves.room() and _may_move(partition, candidates[tp], fleet):
-            moves.move(tp, moves.least(candidates[tp]))
+    def _to_least(self, tp: TopicPartition) -> None:
+        """Only from a leader that is alive: a dead one is fenced, and the target's controller chooses."""
+        leader = self._fleet.get(self._partitions[tp].leader)
+        if self._left > 0 and self._may_move(tp) and (leader is None or leader.alive):
+            self._move(tp, min(self.candidates[tp], key=lambda b: (self._load[b], b)))
 
+    def _move(self, tp: TopicPartition, to: int) -> None:
+        origin = self.leaders[tp]
+        if origin in self._load:
+            self._load[origin] -= 1
+        self._load[to] += 1
+        self.leaders[tp] = to
+        self._left -= 1
 
-def _even_out(
-    order: Sequence[TopicPartition],
-    partitions: Mapping[TopicPartition, Led],
-    candidates: Mapping[TopicPartition, tuple[int, ...]],
-    moves: _Moves,
-) -> None:
-    moved: set[TopicPartition] = {tp for tp in order if moves.leader(tp) != partitions[tp].leader}
-    while moves.room():
-        chain = _chain(order, partitions, candidates, moves, moved)
-        if chain is None:
-            return
-        for tp, to in chain:
-            moves.move(tp, to)
-            moved.add(tp)
-
-
-def _chain(
-    order: Sequence[TopicPartition],
-    partitions: Mapping[TopicPartition, Led],
-    candidates: Mapping[TopicPartition, tuple[int, ...]],
-    moves: _Moves,
-    moved: set[TopicPartition],
-) -> list[tuple[TopicPartition, int]] | None:
-    """The shortest chain from a busy sidecar to one that leads at least two less; None if there is none that
-    fits into the round. A partition moves once a round.
-    """
-    led: dict[int, list[TopicPartition]] = {}
-    for tp in order:
-        leader = moves.leader(tp)
-        if tp not in moved and leader in candidates[tp] and _may_move(partitions[tp], candidates[tp]):
-            led.setdefault(leader, []).append(tp)
-    for start in sorted(led, key=lambda b: (-moves.load[b], b)):
-        came: dict[int, tuple[int, TopicPartition]] = {}
-        depth = {start: 0}
-        queue = deque([start])
-        while queue:
-            at = queue.popleft()
-            for tp in led.get(at, ()):
-                for broker in candidates[tp]:
-                    if broker in depth or not moves.room(depth[at] + 1):
-                        continue
-                    came[broker] = (at, tp)
-                    depth[broker] = depth[at] + 1
-                    queue.append(broker)
-                    if moves.load[broker] <= moves.load[start] - 2:
-                        return _unwind(came, start, broker)
-    return None
+    def _chain(self, moved: set[TopicPartition]) -> list[tuple[TopicPartition, int]] | None:
+        """The shortest chain from a busy sidecar to one that leads at least two less; None if there is none that
+        fits into the round. A partition moves once a round.
+        """
+        led: dict[int, list[TopicPartition]] = {}
+        load = self._load
+        for tp in self.order:
+            leader = self.leaders[tp]
+            if tp not in moved and leader in self.candidates[tp] and self._may_move(tp):
+                led.setdefault(leader, []).append(tp)
+        for start in sorted(led, key=lambda b: (-load[b], b)):
+            came: dict[int, tuple[int, TopicPartition]] = {}
+            depth = {start: 0}
+            queue = deque([start])
+            while queue:
+                at = queue.popleft()
+                for tp in led.get(at, ()):
+                    for broker in self.candidates[tp]:
+                        if broker in depth or self._left < depth[at] + 1:
+                            continue
+                        came[broker] = (at, tp)
+                        depth[broker] = depth[at] + 1
+                        queue.append(broker)
+                        if load[broker] <= load[start] - 2:
+                            return _unwind(came, start, broker)
+        return None
 
 
 def _unwind(

@@ -337,27 +337,17 @@ def compare_effective(
     target: Mapping[str, str],
     *,
     replication_factor: int | None,
-    largest_batch: int | None = None,
 ) -> list[ConfigFinding]:
     """Whether the mirror could be copied and written to, from effective values (defaults included), the target's as they
     will be once the topic exists.
 
-    `largest_batch` is the largest batch known to be at the source; without it the source's max.message.bytes is the best
-    guess, and a segment below it a warning only.
+    Nobody knows the largest batch at the source. Its max.message.bytes is the best guess, so a segment below it is a
+    warning only.
     """
     findings: list[ConfigFinding] = []
     segment = _number(target, SEGMENT_BYTES)
     most = _number(source, MAX_MESSAGE_BYTES)
-    if segment is not None and largest_batch is not None and largest_batch > segment:
-        findings.append(
-            ConfigFinding(
-                SEGMENT_BYTES,
-                True,
-                f"topic {topic}: the source has a batch of {largest_batch} bytes, the target's "
-                f"segment.bytes is {segment}: no follower could append it",
-            )
-        )
-    elif segment is not None and most is not None and most > segment:
+    if segment is not None and most is not None and most > segment:
         findings.append(
             ConfigFinding(
                 SEGMENT_BYTES,

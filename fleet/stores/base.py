@@ -46,8 +46,6 @@ class StoreTooNew(StoreError):
             f"the state store {path} has schema version {found}, this program knows only up to {supported}: "
             "use the newer version of the linker that wrote it"
         )
-        self.found = found
-        self.supported = supported
 
 
 class VersionConflict(StoreError):

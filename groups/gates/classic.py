@@ -194,7 +194,7 @@ class ClassicHold(MemberPart):
         *,
         held_otherwise: Container[TopicPartition] = frozenset(),
     ) -> None:
-        """As the member of our generation: the coordinator refuses it once the group has gone on without us."""
+        """Commit as the member of our generation: the coordinator refuses it once the group has gone on without us."""
         failed = await offset_commit(
             self.coordinators,
             self.group,

@@ -199,8 +199,8 @@ class ConsumerHold(MemberPart):
         *,
         held_otherwise: Container[TopicPartition] = frozenset(),
     ) -> None:
-        """As the member. Refused for a partition that a client already owns (see the module) unless it is held
-        otherwise: the client's commits count there."""
+        """Commit as the member. Refused for a partition that a client already owns (see the module) unless it is held
+        otherwise: the client's own commits count there."""
         for _ in range(_ATTEMPTS):
             described = await self.described()
             mine = described.member(self.member_id)

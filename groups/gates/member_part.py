@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Container, Iterable, Mapping
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 from controller.groups import GateRecord, GateStage
 from groups.gates import codes
@@ -16,6 +16,7 @@ from groups.gates.base import CommitFailed, GateError, GateLost, LostReason, Off
 from groups.gates.coordinators import Coordinators
 from groups.gates.ledger import GatePart
 from groups.gates.requests import CoordinatorGroup, describe, offset_fetch
+from groups.gates.transaction_part import TransactionPart
 from wire.frames.error_codes import GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
 from wire.frames.types import TopicPartition
 
@@ -150,11 +151,14 @@ def check_stage(record: GateRecord, *allowed: GateStage) -> None:
         )
 
 
-class MemberGate:
-    """A gate that is a member and nothing else."""
+PartT = TypeVar("PartT", MemberPart, TransactionPart)
 
-    def __init__(self, hold: MemberPart) -> None:
-        self.hold = hold
+
+class OnePartGate(Generic[PartT]):
+    """A gate that one part alone holds: a member or a transaction."""
+
+    def __init__(self, hold: PartT) -> None:
+        self.hold: PartT = hold
         self.ledger = hold.ledger
 
     @property
@@ -167,6 +171,13 @@ class MemberGate:
     def weakness(self) -> GateLost | None:
         return None
 
+    def due(self) -> float:
+        return self.hold.due()
+
+
+class MemberGate(OnePartGate[MemberPart]):
+    """A gate that is a member and nothing else."""
+
     async def close(self, assignment: Mapping[TopicPartition, int]) -> GateRecord:
         check_stage(self.record, GateStage.PLANNED, GateStage.HELD)
         try:
@@ -177,9 +188,6 @@ class MemberGate:
             raise
         await self.ledger.update(stage=GateStage.HELD)
         return self.record
-
-    def due(self) -> float:
-        return self.hold.due()
 
     async def renew(self) -> GateRecord:
         check_stage(self.record, GateStage.HELD)

@@ -98,7 +98,7 @@ def described(entity: Any) -> Described:
 
 
 def _infos(topics: Any) -> tuple[object, ...]:
-    """Without the numbers: once the coordinator has decided them it tells its own."""
+    """The topics without their numbers of partitions: once the coordinator has decided these, it tells its own."""
     return tuple(
         sorted(
             (topic.name, tuple(sorted((one.key, one.value) for one in topic.topic_configs)))

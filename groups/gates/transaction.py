@@ -6,28 +6,14 @@ from collections.abc import Mapping
 
 from controller.groups import GateRecord, GateStage
 from groups.gates.base import GateLost, GroupActive, LostReason, OffsetAndMetadata
-from groups.gates.member_part import check_stage, committable
+from groups.gates.member_part import OnePartGate, check_stage, committable
 from groups.gates.requests import commit_as_nobody, describe
 from groups.gates.transaction_part import TransactionPart
 from wire.frames.types import TopicPartition
 
 
-class TransactionGate:
+class TransactionGate(OnePartGate[TransactionPart]):
     """The gate of a group without members; its clients join and wait in it."""
-
-    def __init__(self, hold: TransactionPart) -> None:
-        self.hold = hold
-        self.ledger = hold.ledger
-
-    @property
-    def record(self) -> GateRecord:
-        return self.ledger.record
-
-    def unheld(self) -> frozenset[TopicPartition]:
-        return self.hold.unheld
-
-    def weakness(self) -> GateLost | None:
-        return None
 
     async def close(self, assignment: Mapping[TopicPartition, int]) -> GateRecord:
         check_stage(self.record, GateStage.PLANNED, GateStage.HELD)
@@ -45,9 +31,6 @@ class TransactionGate:
             raise
         await self.ledger.update(stage=GateStage.HELD)
         return self.record
-
-    def due(self) -> float:
-        return self.hold.due()
 
     async def renew(self) -> GateRecord:
         check_stage(self.record, GateStage.HELD)

@@ -177,15 +177,15 @@ class Stage:
                 raise BenchError(f"{len(wanted - done)} mirrors are not active after {timeout:.0f} s")
             await asyncio.sleep(pause)
 
-    async def wait_active(self, topic: str, max_lag: int = 0) -> None:
-        """Until the mirror is ACTIVE with at most that lag: for as long as the lag goes down now and then."""
+    async def wait_active(self, topic: str) -> None:
+        """Until the mirror is ACTIVE without lag: for as long as the lag goes down now and then."""
         deadline = time.monotonic() + ACTIVE_TIMEOUT
         least: int | None = None
         while True:
             mirror = await self._ask(lambda admin: admin.describe_mirror(LINK, topic))
             if mirror.lag is not None and (least is None or mirror.lag < least):
                 least, deadline = mirror.lag, time.monotonic() + ACTIVE_TIMEOUT
-            if mirror.state is MirrorState.ACTIVE and mirror.lag is not None and mirror.lag <= max_lag:
+            if mirror.state is MirrorState.ACTIVE and mirror.lag == 0:
                 return
             if mirror.state is MirrorState.FAILED or time.monotonic() > deadline:
                 raise BenchError(f"mirror {topic} is {mirror.state}, lag {mirror.lag}: {mirror.reason}")

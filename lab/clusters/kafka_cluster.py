@@ -19,7 +19,6 @@ from lab.clusters.child_process import ChildError, ChildProcess
 from lab.clusters.kafka_jars import (
     DEFAULT_VERSION,
     KafkaDistribution,
-    Progress,
     ensure_distribution,
     random_uuid,
 )
@@ -229,22 +228,13 @@ class KafkaCluster:
     Data directories stay; the caller that gave the directory removes them.
     """
 
-    def __init__(
-        self,
-        spec: KafkaClusterSpec,
-        base_dir: Path,
-        *,
-        cache: Path | None = None,
-        progress: Progress | None = None,
-    ) -> None:
+    def __init__(self, spec: KafkaClusterSpec, base_dir: Path) -> None:
         if spec.brokers < 1:
             raise ChildError(f"cluster {spec.name} needs at least one broker")
         self.spec = spec
         self.directory = base_dir.absolute() / spec.name  # nodes run in directories of their own
         self.cluster_id = spec.cluster_id or random_uuid()
         self.nodes: dict[int, KafkaNode] = {}
-        self._cache = cache
-        self._progress = progress
 
     @property
     def brokers(self) -> list[KafkaNode]:
@@ -284,7 +274,7 @@ class KafkaCluster:
     async def start(self) -> None:
         """Format and start everything at once."""
         spec = self.spec
-        dist = await ensure_distribution(spec.version, self._cache, self._progress)
+        dist = await ensure_distribution(spec.version)
         checkpoint = await dist.bootstrap_checkpoint(
             spec.metadata_version, spec.features, spec.format_arguments
         )

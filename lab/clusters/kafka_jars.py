@@ -324,11 +324,11 @@ async def run_to_end(command: Sequence[str], timeout: float, what: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _locked(path: Path, patience: float = LOCK_TIMEOUT) -> AsyncIterator[None]:
+async def _locked(path: Path) -> AsyncIterator[None]:
     """One process at a time; the kernel frees the lock of one that dies."""
     with path.open("w") as handle:
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(LOCK_TIMEOUT):
                 while True:
                     try:
                         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -336,5 +336,7 @@ async def _locked(path: Path, patience: float = LOCK_TIMEOUT) -> AsyncIterator[N
                     except BlockingIOError:
                         await asyncio.sleep(0.1)
         except TimeoutError:
-            raise DistributionError(f"another process holds {path} for more than {patience:.0f} s") from None
+            raise DistributionError(
+                f"another process holds {path} for more than {LOCK_TIMEOUT:.0f} s"
+            ) from None
         yield

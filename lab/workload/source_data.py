@@ -57,12 +57,10 @@ class SourceTopic:
 class SourceFiller:
     """Creates and fills topics; blocking, to be run in a thread."""
 
-    def __init__(
-        self, bootstrap: str, *, client: Mapping[str, str] | None = None, scale: float = 1.0, seed: int = 1
-    ) -> None:
-        self._client: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap, **(client or {})}
+    def __init__(self, bootstrap: str, *, scale: float = 1.0) -> None:
+        self._client: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap}
         self._scale = scale
-        self._random = random.Random(seed)
+        self._random = random.Random(1)
         self._errors: list[str] = []
         self._producers: dict[str, Any] = {}
 

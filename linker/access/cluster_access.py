@@ -100,23 +100,26 @@ Refusals = dict[Acl, BrokerError]
 
 
 async def create_acls(cluster: Cluster, acls: Sequence[Acl], *, node: int | None = None) -> Refusals:
-    """In one request; why some were refused. One that exists already is no error."""
+    """Create ACLs in one request; returns why some were refused. One that exists already is no error."""
     answer = await cluster.call(
-        "create_acls", {"creations": [_fields(acl) for acl in acls]}, node_id=node, timeout=_TIMEOUT
+        "create_acls", {"creations": [acl_fields(acl) for acl in acls]}, node_id=node, timeout=_TIMEOUT
     )
     return _refusals(cluster, "create_acls", "does not take", acls, answer.results)
 
 
 async def delete_acls(cluster: Cluster, acls: Sequence[Acl], *, node: int | None = None) -> Refusals:
-    """Exactly these, in one request; why some were refused. One that is gone already is no error."""
+    """Delete exactly these in one request; returns why some were refused. One that is gone already is no error."""
     answer = await cluster.call(
-        "delete_acls", {"filters": [_fields(acl, "_filter") for acl in acls]}, node_id=node, timeout=_TIMEOUT
+        "delete_acls",
+        {"filters": [acl_fields(acl, "_filter") for acl in acls]},
+        node_id=node,
+        timeout=_TIMEOUT,
     )
     return _refusals(cluster, "delete_acls", "does not remove", acls, answer.filter_results)
 
 
-def _fields(acl: Acl, suffix: str = "") -> dict[str, object]:
-    """Of a creation, or with the suffix `_filter` of the filter that finds exactly this ACL."""
+def acl_fields(acl: Acl, suffix: str = "") -> dict[str, object]:
+    """The fields of a creation or, with the suffix `_filter`, of the filter that finds exactly this ACL."""
     kind, pattern, name = acl.resource
     return {
         f"resource_type{suffix}": _code(_KINDS, kind),

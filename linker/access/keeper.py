@@ -64,7 +64,7 @@ class AclKeeper(LinkPart):
         return acl_options(self._controller.image.links[self._link].options)[1]
 
     def topics(self) -> frozenset[str]:
-        """Mirrors that real brokers of the target do not lead yet: from then on their ACLs are the target's alone."""
+        """Mirrors that real brokers of the target do not lead yet: after that their ACLs are the target's own."""
         image = self._controller.image
         found = set()
         for mirror in image.link_mirrors(self._link):
@@ -138,7 +138,8 @@ class AclKeeper(LinkPart):
         return min((broker.id for broker in alive), default=None)
 
     async def _carry(self, planned: AclPlan) -> None:
-        """One that the target refuses holds up no other, but for the ALLOWs that a refused DENY would restrict."""
+        """Make the ACLs. One that the target refuses holds up no other, except the ALLOWs that a refused DENY would
+        restrict."""
         removable = [acl for acl in planned.remove if acl in self._to_confirm]
         self._to_confirm = frozenset(planned.remove) - frozenset(removable)
         denials = [acl for acl in planned.add if acl.permission == DENY]

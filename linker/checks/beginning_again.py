@@ -11,7 +11,7 @@ from wire.metadata.image import TopicImage
 
 
 def topic_is_lost(mirror: MirrorTopic, found: TopicImage | None) -> str | None:
-    """The mirror's topic is not there any more. `found`: the target's topic of its name."""
+    """Whether the mirror's topic is gone. `found`: the target's topic of its name."""
     if mirror.topic_id == UNBOUND or (found is not None and found.id == mirror.topic_id):
         return None
     what = "deleted" if found is None else "deleted and created again by somebody"
@@ -24,8 +24,8 @@ def why_not(
     found: TopicImage | None,
     link_brokers: Collection[int],
 ) -> str | None:
-    """None: its copies can be dropped and filled again. A real broker's leadership cannot be taken back by that, and a
-    topic that is gone does not come back."""
+    """Why the mirror cannot begin again; None if its copies can be dropped and filled again. Leadership of a real broker
+    cannot be taken back that way, and a topic that is gone does not come back."""
     lost = topic_is_lost(mirror, found)
     if lost is not None:
         return lost

@@ -74,7 +74,8 @@ def clock_checks(name: str, ranges: Mapping[int, ClockRange], brokers: Collectio
         checks.append(check_line("clocks", CheckResult.OK, f"{name} against this machine: {shown}"))
     unknown = sorted(set(brokers) - ranges.keys())
     if unknown:
-        # No fault, and so on every cluster that is idle: a warning that is always there teaches to overlook warnings.
+        # Not a fault, and true of every idle cluster: a warning that is always there teaches people to overlook
+        # warnings.
         checks.append(
             check_line(
                 "clocks",
@@ -102,7 +103,8 @@ async def check_clocks(
 
 
 async def check_followers(target: Cluster, brokers: Collection[int]) -> list[Check]:
-    """How long a follower of the target waits that asked a new leader too early: so long may a promote hold `acks=all`."""
+    """How long a follower of the target waits after it has asked a new leader too early. A promote may hold `acks=all`
+    for that long."""
 
     async def value_of(broker: int) -> str:
         try:
@@ -186,7 +188,7 @@ def groups_by_topic(
 
 
 async def check_groups(source: Cluster, topics: Collection[str], rules: GroupRules) -> list[Check]:
-    """Which groups read these topics, which of them are left out, and which could not be looked at."""
+    """Tell which groups read these topics, which of them are left out, and which could not be looked at."""
     reader = GroupReader(source)
     try:
         listing = await reader.list_groups(timeout=preflight.TIMEOUT)
@@ -241,7 +243,7 @@ async def check_source_rights(source: Cluster) -> list[Check]:
         )
     await source.refresh(STAMPED[1:], timeout=preflight.TIMEOUT)
     transactions = source.topics.get(STAMPED[1])
-    # Without that topic there are none, and asking for a coordinator would create it.
+    # Without that topic there are no groups, and asking for a coordinator would create the topic.
     if transactions is not None and not transactions.error and transactions.partitions:
         found = await CoordinatorFinder(source).locate(KeyType.TRANSACTION, [_PROBE], preflight.TIMEOUT)
         code = found[_PROBE].code

@@ -124,7 +124,7 @@ def drop_actions(found: list[Held]) -> list[Action]:
 
 
 def lost_records(found: list[Held]) -> int:
-    """Acknowledged records that would be nowhere any more, at most."""
+    """The most acknowledged records that would be nowhere any more."""
     return sum(only.records for held in found if (only := only_at_target(held)) is not None)
 
 
@@ -146,7 +146,8 @@ async def holdings(
     *,
     wanted: Iterable[int],
 ) -> list[Held]:
-    """Of these partitions of the mirror's topic. A broker that does not answer is said to be unknown."""
+    """The records that would be gone with these partitions of the mirror's topic. A broker that does not answer is named
+    as unknown."""
     chosen = {
         TopicPartition(topic.name, index): topic.partitions[index]
         for index in sorted(wanted)
@@ -173,7 +174,7 @@ async def holdings(
             source_known=tp in at_source,
             fork=begun.get(tp),
             leader=leaders.get(tp),
-            # Nothing of the source was copied to either: all that is there is the target's own.
+            # No records of the source were copied here: all that is there is the target's own.
             added=tp not in states or (states[tp].session_epoch < 0 and mirror.added(tp.partition)),
         )
         for tp in chosen

@@ -27,7 +27,7 @@ class Changed(NamedTuple):
         return f"{self.config} is {shown(self.found)}, to be {shown(self.wanted)}"
 
     def matters(self) -> bool:
-        """Whether it decides what the log is, or what clients may do with it."""
+        """Whether the config decides what the log holds, or what clients may do with it."""
         return self.wanted is not None or self.config in FOLLOWED
 
     def repair(self, topic: str) -> str:
@@ -72,7 +72,8 @@ def config_checks(topics: Iterable[tuple[str, list[Changed]]]) -> list[Check]:
 
 
 def kept_checks(put_back: Mapping[str, Mapping[str, int]], troubles: Mapping[str, str]) -> list[Check]:
-    """Of what is put back by itself: what could not be (`troubles`, by topic), and what is changed again and again."""
+    """The configs that are put back by themselves: those that could not be put back (`troubles`, by topic), and those
+    that somebody changes again and again."""
     checks = [
         Check(
             name=NAME,

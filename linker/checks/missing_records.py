@@ -1,6 +1,6 @@
 """Counts the records that a promote would lose now: the source has them, a replica starts behind them.
 
-Where replicas start is `linker.links.replica_starts`' to find out, as for the promote itself.
+`linker.links.replica_starts` finds out where replicas start, as for the promote itself.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _copied(runtime: LinkRuntime, topics: Iterable[str]) -> list[MirrorPartition
 
 
 async def not_mirrored(runtime: LinkRuntime, topics: Iterable[str]) -> list[str]:
-    """`begun_later_lines` of now. LinkerError if the source cannot be asked."""
+    """`begun_later_lines` as of now. LinkerError if the source cannot be asked."""
     states = _copied(runtime, topics)
     source = await source_extents(runtime.source, [state.tp for state in states], timeout=TIMEOUT)
     return begun_later_lines(begun_later(states, source))

@@ -129,9 +129,8 @@ _NOT_FATAL = {
 
 
 async def check_mirror_rights(target: Target, topics: Collection[str]) -> list[PreflightFinding]:
-    """The sidecar's rights on mirror topics, which exist. Without one of them a promote would end half way; of others it
-    is only said what goes without them.
-    """
+    """The sidecar's rights on mirror topics, which exist. Without some rights a promote would end half way; for the
+    others the finding says what does not work without them."""
     response = await describe_topics(target.cluster, topics)
     return [
         PreflightFinding(
@@ -165,7 +164,7 @@ async def describe_topics(cluster: Cluster, topics: Collection[str]) -> Any:
 async def _ask_any(
     cluster: Cluster, api: str, fields: Mapping[str, object], *, max_version: int | None = None
 ) -> Any:
-    """A question that every broker can answer: one that hangs is given up for another one while there is time."""
+    """Ask a question that every broker can answer. A broker that hangs is given up for another one while there is time."""
     deadline = time.monotonic() + TIMEOUT
     while True:
         left = max(0.001, deadline - time.monotonic())
@@ -188,7 +187,7 @@ class SeenTopic(NamedTuple):
 
 
 async def seen_source_topics(source: Cluster, topics: Sequence[str]) -> dict[str, SeenTopic]:
-    """Those of the topics that are there, and that the link's principal may see."""
+    """Those of the topics that exist and that the link's principal may see."""
     response = await describe_topics(source, topics)
     return {
         str(topic.name): SeenTopic(_topic_id(topic), len(topic.partitions))
@@ -255,8 +254,8 @@ async def read_source_topics(
 async def read_new_topics(
     source: Cluster, topics: Sequence[str]
 ) -> tuple[dict[str, SourceTopic], list[str], list[PreflightFinding]]:
-    """`read_source_topics` of topics that ought to be there: brokers hear one after the other of a topic that was just
-    made, so that one of them does not know it is asked about again before it is believed."""
+    """As `read_source_topics`, for topics that ought to be there. Brokers hear of a new topic one after the other, so
+    "it does not exist" is believed only after asking again."""
     deadline = time.monotonic() + _NEWS_TIMEOUT
     while True:
         found, missing, findings = await read_source_topics(source, topics)
@@ -271,7 +270,7 @@ def _topic_id(topic: Any) -> bytes | None:
 
 
 def _acl_flag(operation: int) -> str:
-    """As kafka-acls.sh takes it: CLUSTER_ACTION is its ClusterAction."""
+    """The operation as kafka-acls.sh takes it: CLUSTER_ACTION is its ClusterAction."""
     return _OPERATION_NAMES[operation].title().replace("_", "")
 
 

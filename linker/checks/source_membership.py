@@ -62,7 +62,7 @@ def no_section(link: str, broker_id: int) -> str:
 async def controller_findings(
     channel: ControllerChannel, cluster_id: str, timeout: float = TIMEOUT
 ) -> list[PreflightFinding]:
-    """Of the controllers of a source: reached, new enough, and the rights on Cluster."""
+    """Check the controllers of a source: they can be reached, are new enough, and grant the rights on Cluster."""
     try:
         active = await channel.discover(timeout)
         _, connection = await channel.connection("heartbeat", timeout=timeout)

@@ -1,8 +1,9 @@
 """Checks this machine before the target hears of the sidecar.
 
-A broker that has registered and then ends leaves its id taken at the target, fenced, and names a listener that is somebody
-else's. So ports, certificates and directories are tried first. A port is let go again at once: connections to it would
-wait for a process that does not serve yet. That somebody takes it in the seconds until it does is told then.
+A broker that has registered and then ends leaves its id taken at the target, fenced, and names a listener that is
+somebody else's. So ports, certificates and directories are tried first. A port is let go again at once: connections to
+it would wait for a process that does not serve yet. If somebody takes it before the process serves, the later bind
+reports that.
 """
 
 from __future__ import annotations

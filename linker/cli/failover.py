@@ -12,10 +12,12 @@ from linker.cli.options import (
     AsOwnTopic,
     DryRun,
     NamedLink,
+    NoWait,
     Yes,
     alone,
-    can_ask,
-    confirm,
+    ask_first,
+    chosen,
+    given,
     usage,
 )
 from linker.cli.output import note
@@ -41,7 +43,7 @@ def failover(
         ),
     ] = None,
     yes: Yes = False,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it, print its id and return.")] = False,
+    no_wait: NoWait = False,
     attach: Annotated[
         str | None, typer.Option("--attach", metavar="ID", help="Follow a failover that was started before.")
     ] = None,
@@ -71,11 +73,12 @@ def failover(
         return
     if link is None:
         raise usage("which link? Give --link")
-    if bool(topics) == all_:
-        raise usage("give either topics or --all")
-    options = {} if timeout_ms is None else {"timeout_ms": timeout_ms}
     request = validated(
-        FailoverRequest, topics=topics or [], all=all_, force=force, as_own_topic=as_own_topic, **options
+        FailoverRequest,
+        **chosen(topics, all_),
+        **given(timeout_ms=timeout_ms),
+        force=force,
+        as_own_topic=as_own_topic,
     )
     with ask.client() as client:
         if dry_run:
@@ -84,9 +87,7 @@ def failover(
             raise typer.Exit(1 if plan.blockers else 0)
         what = "all mirrors" if all_ else ", ".join(topics or [])
         if not yes:
-            question = f"Give up the source of {what} of link {link} for good?"
-            can_ask(question)
-            confirm(question)
+            ask_first(f"Give up the source of {what} of link {link} for good?")
         job = client.failover(link, request)
         if no_wait:
             ask.show(job, job_table)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,15 +15,21 @@ from linker.cli.options import (
     Asking,
     AsOwnTopic,
     DryRun,
+    FenceTimeout,
     LinkOption,
     NamedLink,
+    NoWait,
     OfLink,
     TopicArgument,
+    TransactionTimeout,
+    Validation,
     Yes,
     alone,
     asking,
     can_ask,
+    chosen,
     confirm,
+    given,
     links_of,
     usage,
     whoever_asks,
@@ -39,14 +44,6 @@ if TYPE_CHECKING:
     from admin.models import ChangeResult
 
 app = typer.Typer(help="Mirror topics of a link.", no_args_is_help=True)
-
-Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics.", show_default=False)]
-
-
-class ValidationChoice(StrEnum):
-    REQUIRE = "require"
-    WARN = "warn"
-    SKIP = "skip"
 
 
 def show_plan(plan: ChangeResult) -> None:
@@ -231,15 +228,7 @@ def promote(
             "--catch-up-timeout-ms", metavar="MS", min=0, help="Longest time to catch up; default: 600000."
         ),
     ] = None,
-    fence_timeout_ms: Annotated[
-        int | None,
-        typer.Option(
-            "--fence-timeout-ms",
-            metavar="MS",
-            min=0,
-            help="Longest time that writes are held; default: 10000.",
-        ),
-    ] = None,
+    fence_timeout_ms: FenceTimeout = None,
     accept_missing: Annotated[
         int | None,
         typer.Option(
@@ -249,22 +238,8 @@ def promote(
             help="Records that may be left behind, in all, where replicas start later than the source; default: 0.",
         ),
     ] = None,
-    validation: Annotated[
-        ValidationChoice | None,
-        typer.Option(
-            "--validation",
-            help="require that all replicas are proved equal, warn of what is not, or skip it; default: as configured.",
-        ),
-    ] = None,
-    transaction_timeout_ms: Annotated[
-        int | None,
-        typer.Option(
-            "--transaction-timeout-ms",
-            metavar="MS",
-            min=0,
-            help="Longest time that an open transaction is waited for; default: 600000.",
-        ),
-    ] = None,
+    validation: Validation = None,
+    transaction_timeout_ms: TransactionTimeout = None,
     abort_open_transactions: Annotated[
         bool,
         typer.Option(
@@ -279,7 +254,7 @@ def promote(
         ),
     ] = False,
     as_own_topic: AsOwnTopic = False,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it, print its id and return.")] = False,
+    no_wait: NoWait = False,
     attach: Annotated[
         str | None, typer.Option("--attach", metavar="ID", help="Follow a promote that was started before.")
     ] = None,
@@ -314,23 +289,18 @@ def promote(
         return
     if link is None:
         raise usage("which link? Give --link")
-    limits = {
-        "max_lag": max_lag,
-        "catch_up_timeout_ms": catch_up_timeout_ms,
-        "fence_timeout_ms": fence_timeout_ms,
-        "transaction_timeout_ms": transaction_timeout_ms,
-        "abort_open_transactions": abort_open_transactions or None,
-        "accept_missing": accept_missing,
-        "fence_source": fence_source or None,
-        "as_own_topic": as_own_topic or None,
-        "validation": None if validation is None else validation.value,
-    }
-    options = {key: value for key, value in limits.items() if value is not None}
-    if bool(topics) == all_:
-        raise usage("give either topics or --all")
-    request = validated(
-        PromoteRequest, topics=topics or [], all=all_, options=options, requested_by=whoever_asks()
+    options = given(
+        max_lag=max_lag,
+        catch_up_timeout_ms=catch_up_timeout_ms,
+        fence_timeout_ms=fence_timeout_ms,
+        transaction_timeout_ms=transaction_timeout_ms,
+        abort_open_transactions=abort_open_transactions,
+        accept_missing=accept_missing,
+        fence_source=fence_source,
+        as_own_topic=as_own_topic,
+        validation=validation,
     )
+    request = validated(PromoteRequest, **chosen(topics, all_), options=options, requested_by=whoever_asks())
     with ask.client() as client:
         if dry_run:
             plan = client.plan_promote(link, request)

@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -52,8 +53,7 @@ LinkOption = Annotated[str, typer.Option("--link", "-l", metavar="LINK", help="N
 TopicArgument = Annotated[
     str, typer.Argument(metavar="TOPIC", help="Name of the mirrored topic.", show_default=False)
 ]
-
-
+Topics = Annotated[list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics.", show_default=False)]
 OnlyLink = Annotated[str | None, typer.Option("--link", "-l", metavar="LINK", help="Only this link.")]
 OfLink = Annotated[str | None, typer.Option("--link", "-l", metavar="LINK", help="Only of this link.")]
 NamedLink = Annotated[str | None, typer.Option("--link", "-l", metavar="LINK", help="Name of the link.")]
@@ -65,6 +65,41 @@ AsOwnTopic = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Start it, print its id and return.")]
+
+
+class ValidationChoice(StrEnum):
+    REQUIRE = "require"
+    WARN = "warn"
+    SKIP = "skip"
+
+
+# Options of both promote and switch.
+FenceTimeout = Annotated[
+    int | None,
+    typer.Option(
+        "--fence-timeout-ms",
+        metavar="MS",
+        min=0,
+        help="Longest time that writes are held; default: 10000.",
+    ),
+]
+Validation = Annotated[
+    ValidationChoice | None,
+    typer.Option(
+        "--validation",
+        help="require that all replicas are proved equal, warn of what is not, or skip it; default: as configured.",
+    ),
+]
+TransactionTimeout = Annotated[
+    int | None,
+    typer.Option(
+        "--transaction-timeout-ms",
+        metavar="MS",
+        min=0,
+        help="Longest time that an open transaction is waited for; default: 600000.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -115,6 +150,18 @@ def usage(message: str) -> typer.BadParameter:
     return typer.BadParameter(message)
 
 
+def chosen(topics: list[str] | None, all_: bool) -> dict[str, Any]:
+    """The fields `topics` and `all` of a request, of which exactly one is given."""
+    if bool(topics) == all_:
+        raise usage("give either topics or --all")
+    return {"topics": topics or [], "all": all_}
+
+
+def given(**options: object) -> dict[str, Any]:
+    """The options that were given: the sidecar has the defaults of the others."""
+    return {name: value for name, value in options.items() if value is not None and value is not False}
+
+
 def links_of(client: AdminClient, link: str | None) -> list[str]:
     """That link, or all of them."""
     return [one.name for one in client.list_links()] if link is None else [link]
@@ -136,14 +183,14 @@ def connect(url: str, token_file: Path | None) -> AdminClient:
 
 def alone(option: str, **others: object) -> None:
     """Wrong use if something was given beside an option that only follows what was started before: it would be ignored."""
-    given = [
+    ignored = [
         f"--{name.replace('_', '-')}" if name != "topics" else name
-        for name, value in others.items()
-        if value is not None and value is not False and value != []
+        for name, value in given(**others).items()
+        if value != []
     ]
-    if given:
+    if ignored:
         raise usage(
-            f"{option} follows what was started before, as it was started: it takes no {', '.join(given)}"
+            f"{option} follows what was started before, as it was started: it takes no {', '.join(ignored)}"
         )
 
 
@@ -204,6 +251,12 @@ def can_ask(question: str) -> None:
         "--dry-run to see what it would do\n"
     )
     raise typer.Exit(2)
+
+
+def ask_first(question: str) -> None:
+    """Ask at a terminal; without one nothing is done."""
+    can_ask(question)
+    confirm(question)
 
 
 def confirm(question: str) -> None:

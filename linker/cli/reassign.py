@@ -8,7 +8,7 @@ import typer
 
 from linker.cli import tables
 from linker.cli.link import validated
-from linker.cli.options import Asking, DryRun, LinkOption, usage
+from linker.cli.options import Asking, DryRun, LinkOption, chosen, usage
 
 
 def _ids(option: str, text: str) -> list[int]:
@@ -63,14 +63,12 @@ def reassign(
     """
     from admin.models import ReassignRequest
 
-    if bool(topics) == all_:
-        raise usage("give either topics or --all")
+    which = chosen(topics, all_)
     if not (away_from or to):
         raise usage("give --away-from, --to, or both")
     request = validated(
         ReassignRequest,
-        topics=topics or [],
-        all=all_,
+        **which,
         away_from=_ids("--away-from", away_from),
         to=_ids("--to", to),
         fewer_replicas=fewer_replicas,

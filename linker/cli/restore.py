@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from linker.cli.link import validated
-from linker.cli.options import Asking, DryRun, LinkOption, Yes, can_ask, confirm, usage
+from linker.cli.options import Asking, DryRun, LinkOption, Yes, ask_first, chosen
 from linker.cli.output import columns, note, prose
 from wire.errors import LinkerError
 
@@ -50,9 +50,7 @@ def restore(
     """
     from admin.models import RestoreRequest
 
-    if bool(topics) == all_:
-        raise usage("give either topics or --all")
-    request = validated(RestoreRequest, topics=topics or [], all=all_, force=force, abandon=abandon)
+    request = validated(RestoreRequest, **chosen(topics, all_), force=force, abandon=abandon)
     with ask.client() as client:
         if dry_run:
             plan = client.plan_restore(link, request)
@@ -64,8 +62,7 @@ def restore(
         what = "all topics" if all_ else ", ".join(topics or [])
         question = f"Truncate the source of {what} of link {link} to where the target took over?"
         if not yes:
-            can_ask(question)
-            confirm(question)
+            ask_first(question)
         begun = client.restore_mirrors(link, request)
         if no_wait:
             ask.show(begun, table)

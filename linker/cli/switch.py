@@ -10,7 +10,21 @@ import typer
 
 from linker.cli import promote_tables, tables
 from linker.cli.link import validated
-from linker.cli.options import Asking, DryRun, LinkOption, Yes, can_ask, confirm, usage, whoever_asks
+from linker.cli.options import (
+    Asking,
+    DryRun,
+    FenceTimeout,
+    LinkOption,
+    NoWait,
+    Topics,
+    TransactionTimeout,
+    Validation,
+    Yes,
+    ask_first,
+    chosen,
+    given,
+    whoever_asks,
+)
 from linker.cli.output import note
 from linker.cli.promote_progress import follow
 from wire.errors import LinkerError
@@ -19,15 +33,12 @@ if TYPE_CHECKING:
     from admin.client import AdminClient
 
 _POLL = 0.2
-_Topics = Annotated[
-    list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics.", show_default=False)
-]
 
 
 def sync(
     ask: Asking,
     link: LinkOption,
-    topics: _Topics = None,
+    topics: Topics = None,
     all_: Annotated[bool, typer.Option("--all", help="All mirrors of the link that are not over.")] = False,
     off: Annotated[
         bool, typer.Option("--off", help="End it: the link brokers leave the replicas at the source.")
@@ -40,9 +51,7 @@ def sync(
     """
     from admin.models import SyncRequest
 
-    if bool(topics) == all_:
-        raise usage("give either topics or --all")
-    request = validated(SyncRequest, topics=topics or [], all=all_, off=off)
+    request = validated(SyncRequest, **chosen(topics, all_), off=off)
     with ask.client() as client:
         result = client.sync_mirrors(link, request, dry_run=dry_run)
     ask.show(result, tables.change)
@@ -51,25 +60,10 @@ def sync(
 def switch(
     ask: Asking,
     link: LinkOption,
-    topics: _Topics = None,
+    topics: Topics = None,
     all_: Annotated[bool, typer.Option("--all", help="All topics of the link.")] = False,
-    fence_timeout_ms: Annotated[
-        int | None,
-        typer.Option(
-            "--fence-timeout-ms",
-            metavar="MS",
-            min=0,
-            help="Longest time that writes are held; default: 10000.",
-        ),
-    ] = None,
-    validation: Annotated[
-        str | None,
-        typer.Option(
-            "--validation",
-            metavar="require|warn|skip",
-            help="require that all replicas are proved equal, warn of what is not, or skip it; default: as configured.",
-        ),
-    ] = None,
+    fence_timeout_ms: FenceTimeout = None,
+    validation: Validation = None,
     abort_open_transactions: Annotated[
         bool,
         typer.Option(
@@ -77,22 +71,14 @@ def switch(
             help="Abort transactions that stay open for too long; their producers are fenced.",
         ),
     ] = False,
-    transaction_timeout_ms: Annotated[
-        int | None,
-        typer.Option(
-            "--transaction-timeout-ms",
-            metavar="MS",
-            min=0,
-            help="Longest time that an open transaction is waited for; default: 600000.",
-        ),
-    ] = None,
+    transaction_timeout_ms: TransactionTimeout = None,
     sync_timeout_ms: Annotated[
         int,
         typer.Option(
             "--sync-timeout-ms", metavar="MS", min=0, help="Longest time until all of them are in sync."
         ),
     ] = 60_000,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it, print its id and return.")] = False,
+    no_wait: NoWait = False,
     dry_run: DryRun = False,
 ) -> None:
     """Switch topics to the other cluster, or back: no client is restarted, nothing is lost.
@@ -102,21 +88,13 @@ def switch(
     """
     from admin.models import PromoteRequest
 
-    if bool(topics) == all_:
-        raise usage("give either topics or --all")
-    options = {
-        key: value
-        for key, value in {
-            "fence_timeout_ms": fence_timeout_ms,
-            "validation": validation,
-            "transaction_timeout_ms": transaction_timeout_ms,
-            "abort_open_transactions": abort_open_transactions or None,
-        }.items()
-        if value is not None
-    }
-    request = validated(
-        PromoteRequest, topics=topics or [], all=all_, options=options, requested_by=whoever_asks()
+    options = given(
+        fence_timeout_ms=fence_timeout_ms,
+        validation=validation,
+        transaction_timeout_ms=transaction_timeout_ms,
+        abort_open_transactions=abort_open_transactions,
     )
+    request = validated(PromoteRequest, **chosen(topics, all_), options=options, requested_by=whoever_asks())
     with ask.client() as client:
         if dry_run:
             plan = client.plan_switch(link, request)
@@ -135,7 +113,7 @@ def switch(
 def finish(
     ask: Asking,
     link: LinkOption,
-    topics: _Topics = None,
+    topics: Topics = None,
     all_: Annotated[bool, typer.Option("--all", help="All topics of the link that were switched.")] = False,
     delete_source_topics: Annotated[
         bool,
@@ -150,16 +128,11 @@ def finish(
     """
     from admin.models import FinishRequest
 
-    if bool(topics) == all_:
-        raise usage("give either topics or --all")
-    request = validated(
-        FinishRequest, topics=topics or [], all=all_, delete_source_topics=delete_source_topics
-    )
+    request = validated(FinishRequest, **chosen(topics, all_), delete_source_topics=delete_source_topics)
     question = f"End the switch of {'all topics' if all_ else ', '.join(topics or [])} of link {link}? There is no way back"
     with ask.client() as client:
         if not (dry_run or yes):
-            can_ask(question)
-            confirm(question)
+            ask_first(question)
         result = client.finish_mirrors(link, request, dry_run=dry_run)
     ask.show(result, tables.change)
 

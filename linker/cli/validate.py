@@ -11,11 +11,7 @@ from typer.core import TyperGroup
 from linker.cli import promote_tables, tables, validation_tables
 from linker.cli.follow import Lines, Said, view_of
 from linker.cli.link import validated
-from linker.cli.options import (
-    Asking,
-    asking,
-    usage,
-)
+from linker.cli.options import Asking, NoWait, asking, usage
 from linker.cli.output import Format, complain, emit, note, one_line, size
 from validator.mode import Mode
 
@@ -82,7 +78,7 @@ def run(
         ),
     ] = None,
     stop: Annotated[bool, typer.Option("--stop", help="End the continuous validation of the link.")] = False,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it, print its id and return.")] = False,
+    no_wait: NoWait = False,
     dry_run: Annotated[
         bool,
         typer.Option(

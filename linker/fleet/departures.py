@@ -31,7 +31,7 @@ _LEAVE_TIMEOUT = 30.0
 
 
 def others_to_lead(fleet_controller: FleetController, image: ClusterImage, broker_id: int) -> list[int]:
-    """Other sidecars that could lead now: heard of lately, unfenced, neither draining nor leaving."""
+    """Other sidecars that could lead partitions now: heard of lately, unfenced, neither draining nor leaving."""
     able = (
         (fleet_controller.alive() & fleet_controller.members.keys())
         - fleet_controller.draining()

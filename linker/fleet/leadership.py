@@ -90,7 +90,8 @@ class FleetLeadership:
         return found
 
     def _moved(self, partition: PartitionImage | None, replicas: Sequence[int]) -> bool:
-        """Somebody reassigned it to other real brokers, which the state follows first: nothing is to be put back."""
+        """Whether somebody reassigned the partition to other real brokers. The state has to follow first, so nothing is
+        put back."""
         link = self._link_brokers()
         brokers = LiveBrokers(link=link, alive=link, registered=self._target.image.brokers.keys())
         return partition is not None and moved_to(partition, replicas, brokers) is not None

@@ -192,8 +192,8 @@ class ClusterPorts:
             self.links[link].sync.begin(tps)
 
     def marks(self) -> dict[str, dict[TopicPartition, int]]:
-        """Of all copies, again and again: attributes and look-ups only. Numbers, since the garbage collector's look at
-        thousands of tuples costs more than to make them."""
+        """The marks of all copies. Asked for again and again, so only attributes and look-ups are used; and plain
+        numbers, since the garbage collector's pass over thousands of tuples costs more than making them."""
         found: dict[str, dict[TopicPartition, int]] = {}
         topics = {} if self.target is None else self.target.image.topics_by_id
         written = None if self.router is None else self.router.forwarded

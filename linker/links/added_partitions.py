@@ -1,9 +1,9 @@
 """Makes partitions at the target that the source has added, and takes over those that somebody made there.
 
-The controller gives a new partition as many replicas as the topic's first one has, and whoever is alive among them is in
-its ISR: where sidecars alone are too few, real brokers are there for a moment. They go before anything is copied, so that
-an added partition begins as those of a new mirror do: on link brokers alone. Every step is decided by what is seen, so it
-goes on after a crash between any two.
+The controller gives a new partition as many replicas as the topic's first one has, and those of them that are alive
+form its ISR. Where there are fewer sidecars than replicas, real brokers hold some for a moment. These replicas are
+taken away before anything is copied, so that an added partition begins as those of a new mirror do: on link brokers
+alone. Every step is decided by what is seen, so it goes on after a crash between any two.
 
 A real broker that led meanwhile (the operator's own `--alter`, or an election in that moment) may have taken writes. So a
 link broker is made the leader first, after which nobody takes any, and then the brokers are asked: with no record anywhere
@@ -35,7 +35,7 @@ _ENDS_TIMEOUT = 5.0
 
 
 class AddedPartitions(LinkPart):
-    """Those of one link's mirrors, looked after by the link controller alone."""
+    """The added partitions of one link's mirrors; only the link controller looks after them."""
 
     def __init__(self, context: LinkContext, first_leaders: Callable[[int], Sequence[Sequence[int]]]) -> None:
         """`first_leaders`: the link brokers of so many new partitions, each one's leader first."""
@@ -43,14 +43,16 @@ class AddedPartitions(LinkPart):
         self._first_leaders = first_leaders
 
     def never_copied(self, state: MirrorPartition) -> bool:
-        """Whether nothing but its intent is there: whoever leads such a partition has taken nothing from its mirror."""
+        """Whether only the intent to mirror is stored so far: no leader of such a partition can have anything of its
+        mirror."""
         mirror = self._controller.image.mirrors.get((self._link, state.topic))
         return mirror is not None and mirror.added(state.partition) and state.session_epoch < 0
 
     async def complete(
         self, mirrors: Iterable[MirrorTopic], topics: Mapping[str, TopicImage]
     ) -> tuple[set[TopicPartition], dict[str, LinkerError]]:
-        """Bring what was added into the shape in which copying may begin. Those that are not in it, and why, by topic."""
+        """Bring added partitions into the shape in which copying may begin. Returns, by topic, why some are not in it
+        yet."""
         unready: set[TopicPartition] = set()
         refused: dict[str, LinkerError] = {}
         for mirror in mirrors:
@@ -119,7 +121,7 @@ class AddedPartitions(LinkPart):
         return list(dict.fromkeys([*leaders, *spare, *real]))[: max(count, 1)]
 
     async def _take_over(self, mirror: MirrorTopic, topic: TopicImage) -> None:
-        """One that cannot be taken holds up no other; the first reason is raised."""
+        """Take over what somebody made. A partition that cannot be taken holds up no other; the first reason is raised."""
         ours = self._link_brokers()
         alone: dict[TopicPartition, list[int]] = {}
         refused: list[LinkerError] = []
@@ -143,7 +145,8 @@ class AddedPartitions(LinkPart):
             raise reason
 
     async def _lead(self, tp: TopicPartition, partition: PartitionImage) -> None:
-        """Have a link broker lead what a real one leads. It holds nothing, so it joins an ISR only if that is nothing."""
+        """Have a link broker lead what a real broker leads. It has no records, so it can join the ISR only where the
+        log has none."""
         if partition.leader < 0:
             raise ControllerError(f"{tp} was added at the source, and nobody leads it at the target")
         await self._require_empty(tp, partition, give_back=False)

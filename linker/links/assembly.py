@@ -54,7 +54,7 @@ from linker.promote.source_fence_debts import SourceFenceDebts
 from linker.switch.sync_replicas import OwnerMember
 from linker.validation.evidence import close_evidence
 from linker.validation.runner import LinkValidator
-from linker.validation.switched import Against, close_switch_evidence
+from linker.validation.switched import close_switch_evidence
 from linker.validation.validator import Validator
 from router.dispatch import Router
 from wire.errors import LinkerError
@@ -153,14 +153,7 @@ class LinkAssembly:
         )
         self.bring_up = BringUp(context, self.fetcher, link_replicas)
         self.stand_in = ReplicaAsSource(
-            link.name,
-            controller,
-            target,
-            self.fetcher,
-            budget,
-            copies,
-            self.bring_up.specs.of,
-            self.bring_up.ask,
+            context, self.fetcher, budget, copies, self.bring_up.specs.of, self.bring_up.ask
         )
         self.new_mirrors = NewMirrors(context, lambda tps: router.unfence(tps), self.bring_up.ask)
         self.topics = TopicFollower(
@@ -178,27 +171,18 @@ class LinkAssembly:
         self.copies = Copies(context, self._copied, self._sidecar_of)
         self.rates = CopyRates(context, self.served, self.targets, self.lag)
         self.validation = LinkValidator(
-            link.name,
-            controller,
-            target,
+            context,
             validator,
             (lambda: source_side(self.link, secrets)) if reverses is None else reverses.source_side,
             self.copies.get,
-            link_brokers,
             self._write_evidence,
         )
         self.starts = ReplicaStarts(context, self.targets)
         self.validation.log_starts = self.starts.log_starts
         self.validation.versions = self._versions
         self.ports = LinkPorts(
-            link.name,
-            controller,
-            self.source,
-            target,
-            fleet_controller,
-            link_brokers,
+            context,
             validation=self.validation,
-            copy=self.copies.get,
             targets=self.targets,
             starts=self.starts,
             grow=self.watch.look,
@@ -244,7 +228,7 @@ class LinkAssembly:
             self._follow_options,
             self.switch.on_records,
         )
-        #: Those of them that look at the whole state first.
+        #: The listeners that look at the whole state when they begin.
         self._begun_by_state = (
             self.switch.on_records,
             self._follow_options,
@@ -266,17 +250,15 @@ class LinkAssembly:
         allowed = self.producer_ids.allowed if self._reverses is None else self._reverses.producer_ids_apart()
         return self._verified.is_set() and allowed and self.read_only is None
 
-    def _write_evidence(
-        self, validation: LinkValidator, controller: LinkController, target: TargetCluster, job: PromoteJob
-    ) -> Coroutine[Any, Any, None]:
+    def _write_evidence(self, validation: LinkValidator, job: PromoteJob) -> Coroutine[Any, Any, None]:
         """Mirrors that were switched are proved by those that run the other way."""
         if job.switch:
-            return close_switch_evidence(validation, controller, job, self._validated_against)
-        return close_evidence(validation, controller, target, job)
+            return close_switch_evidence(validation, job, self._validated_against)
+        return close_evidence(validation, job)
 
-    def _validated_against(self) -> Against | None:
+    def _validated_against(self) -> LinkValidator | None:
         there = self.against()
-        return None if there is None else Against(there.validation, there.target)
+        return None if there is None else there.validation
 
     def _not_forwarded(self) -> str | None:
         """Why clients that a switch leaves behind would wait on after it. Those of a switch back wait already."""
@@ -286,7 +268,7 @@ class LinkAssembly:
 
     @property
     def refuses(self) -> str | None:
-        """Why no produce goes to the source until a person does something, in words for a producer."""
+        """Why no write goes to the source before an operator acts, in words for a producer."""
         why = self.producer_ids.ended if self.unusable is None else str(self.unusable)
         return None if why is None else f"link {self.name} does not forward writes: {why}"
 
@@ -305,7 +287,7 @@ class LinkAssembly:
 
     @property
     def periodic_tasks(self) -> list[PeriodicTask]:
-        """All that it may run; those of the link controller are idle elsewhere."""
+        """All periodic tasks of the link; those of the link controller are idle on other sidecars."""
         return [
             self.watch.task,
             self.producer_ids.task,

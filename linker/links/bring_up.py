@@ -126,7 +126,8 @@ class BringUp(LinkPart):
                     await self._wake.wait()
 
     def _next(self, now: float) -> list[str]:
-        """Mirrors to look at together. One in trouble may spoil a step for all: it is not put together with new ones."""
+        """The mirrors to look at together. One in trouble may make a step fail for all, so it is kept apart from new
+        ones."""
         topics: list[str] = []
         partitions = 0
         new = self._due.any_asked
@@ -287,7 +288,7 @@ class BringUp(LinkPart):
             made, refused = await self._target.operations.create_mirror_topics(self._new.plan(new))
             for topic_id in made.values():
                 topic = self._target.image.topics_by_id.get(topic_id)
-                if topic is not None:  # else somebody has deleted it by now, and the next look sees that
+                if topic is not None:  # else it was deleted meanwhile, and the next look sees that
                     found[topic.name] = topic
         await self._controller.bind_mirrors(self._link, {topic.name: topic.id for topic in found.values()})
         for topic in found.values():
@@ -320,7 +321,7 @@ class BringUp(LinkPart):
         self._fetcher.remove([state.tp for state in states])
 
     async def lead_again(self, topic: str, *, unsure_too: bool) -> None:
-        """An operator's repair of what nobody leads; LinkerError if it cannot be done now."""
+        """Repair partitions that nobody leads, because an operator asked for it. LinkerError if it cannot be done now."""
         async with self._turn:
             mirror = self._controller.image.mirrors[self._link, topic]
             found = self._target.image.topics_by_id.get(mirror.topic_id)

@@ -1,4 +1,5 @@
-"""Tells who promotes all mirrors of a link what has changed since he looked: patterns take topics without asking anybody."""
+"""Tells an operator who promotes all mirrors of a link what has changed since the plan: patterns take topics without
+asking anybody."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class CameSince(LinkPart):
         self._looked_at: int | None = None  # wall clock ms
 
     def by_pattern(self, topics: Collection[str]) -> dict[str, int]:
-        """Of these mirrors those that the link's patterns take, and when they were made, in wall clock ms."""
+        """Those of these mirrors that the link's patterns take, and when they were made, in wall clock ms."""
         rules = self._follower.settings.rules
         mirrors = [self._controller.image.mirrors[self._link, topic] for topic in topics]
         return {one.topic: one.created_at for one in mirrors if rules.takes(one.source_topic)}

@@ -59,7 +59,7 @@ class ConfigKeeper(LinkPart):
         self._turn = asyncio.Lock()
         # Topics whose plan has changed: the target's configs differ from it, and nobody else has done anything.
         self._planned: set[str] = set()
-        # Topics whose configs were asked to be set, until it is known that no promote has ended meanwhile.
+        # Topics whose configs are being set, until it is known that no promote ended in between.
         self._in_doubt: set[str] = set()
         #: By topic, which configs somebody changed at the target, and how often they were put back.
         self.put_back: dict[str, Counter[str]] = {}

@@ -26,7 +26,7 @@ _SEGMENT = frozenset({"segment.bytes"})
 
 
 class CopySpecs(LinkPart):
-    """Those of one link, with the configs that the target's topics have now."""
+    """Makes the specs of one link's partitions, with the configs that the target's topics have now."""
 
     def __init__(self, context: LinkContext) -> None:
         super().__init__(context)
@@ -34,7 +34,7 @@ class CopySpecs(LinkPart):
     async def of(
         self, states: Sequence[MirrorPartition]
     ) -> tuple[dict[TopicPartition, MirrorSpec], dict[str, LinkerError]]:
-        """The specs that a fetcher gets of partitions that are being copied; by topic, why they are not known now."""
+        """The specs of partitions that are being copied, for a fetcher; and by topic, why some are not known now."""
         sizes, trouble = await self.segment_bytes({state.topic for state in states})
         mirrors = self._controller.image.mirrors
         specs = {
@@ -45,8 +45,8 @@ class CopySpecs(LinkPart):
         return specs, trouble
 
     async def segment_bytes(self, topics: Collection[str]) -> tuple[dict[str, int], dict[str, LinkerError]]:
-        """The effective value of each topic: an answer with more bytes than that makes the follower fail the partition. And
-        of which topics it is not told, with the error."""
+        """The effective segment.bytes of each topic: an answer with more bytes than that makes the follower fail the
+        partition. And for topics where it cannot be had, the error."""
         deadline = asyncio.get_running_loop().time() + _CALL_TIMEOUT
         sizes: dict[str, int] = {}
         refused: dict[str, LinkerError] = {}
@@ -75,7 +75,7 @@ def _unknown(error: LinkerError) -> bool:
 
 
 def spec_of(mirror: MirrorTopic, state: MirrorPartition, segment_bytes: int) -> MirrorSpec:
-    """As the state has the partition; `segment_bytes` is the target topic's."""
+    """The spec of a partition by its state; `segment_bytes` is the target topic's."""
     return MirrorSpec(
         link=mirror.link,
         topic=mirror.topic,
@@ -95,7 +95,7 @@ def spec_of(mirror: MirrorTopic, state: MirrorPartition, segment_bytes: int) -> 
 
 
 def taken_history(state: MirrorPartition) -> LeaderEpochs | None:
-    """Of a partition that was taken over from its cluster's own brokers."""
+    """The history of a partition that was taken over from its cluster's own brokers."""
     taken = state.taken
     return None if taken is None else LeaderEpochs.of(state.session_epoch, taken.end, taken.epochs)
 

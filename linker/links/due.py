@@ -40,7 +40,7 @@ class DueTopics:
         return bool(self._again)
 
     def ask(self, topic: str, now: float) -> None:
-        """Something about it is new: also what is in trouble need not wait for its pause."""
+        """Something about the mirror is new: it is due now, even if it was in trouble and in its pause."""
         at = self._again.get(topic)
         if at is None:
             self._asked[topic] = None

@@ -50,7 +50,7 @@ class Fork(NamedTuple):
 
 
 async def look(cluster: Cluster, image: ClusterImage, states: Sequence[MirrorPartition]) -> list[Fork]:
-    """The forks among these partitions of the target; each is asked of the broker that leads it now."""
+    """The forks among these partitions of the target, as the brokers that lead them now tell."""
 
     places = asyncio.Semaphore(_AT_ONCE)
 

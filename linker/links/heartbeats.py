@@ -43,7 +43,7 @@ _SHORTEST_SEGMENT_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatSettings:
-    """A link's; `topic` without the cluster id, and empty where there are none."""
+    """Of one link. `topic` is without the cluster id, and empty where heartbeats are off."""
 
     topic: str
     interval: float

@@ -116,7 +116,8 @@ def promote_job(runtime: LinkRuntime, job: PromoteJob) -> PromoteJobStatus:
 
 
 def phases_ms_of(timed: Mapping[str, float], *, failover: bool) -> dict[PromotePhase, int]:
-    """The steps that the driver timed, in ms, as the phases that people know: nothing that held writes is left out."""
+    """The times that the driver took of its steps, in ms, under the names of the phases: no step that held writes is
+    left out."""
     found: dict[PromotePhase, float] = {}
     for name, phase in _TIMED_AS.items():
         if name in timed:

@@ -74,8 +74,8 @@ async def lead_stranded(
     *,
     unsure_too: bool = False,
 ) -> tuple[frozenset[TopicPartition], list[LinkerError]]:
-    """Have the stranded partitions of a mirror led again. Those that nobody leads still, and why not: they hold up no
-    other one of the topic."""
+    """Have the stranded partitions of a mirror led again. Returns the partitions that nobody leads still, with the
+    reason; they hold up no other partition of the topic."""
     found = stranded(states, topic, link_brokers)
     sure = [one for one in found if unsure_too or not one.led_between]
     refused: list[LinkerError] = []

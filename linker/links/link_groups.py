@@ -104,8 +104,8 @@ class LinkGroups(LinkPart):
         )
 
     def _partitions(self, topic: str) -> int:
-        """Partitions that the source has added and the target has yet to get are no part of any gate: it would be refused
-        as a whole."""
+        """The number of partitions of a topic that gates name. Those that the source has added and the target does not
+        have yet are left out: a gate that names one would be refused as a whole."""
         mirror = self._controller.image.mirrors.get((self._link, topic))
         if mirror is None:
             return 0

@@ -52,7 +52,7 @@ class LostBrokers(LinkPart):
         super().__init__(context)
         self._bring_up = bring_up
         self._clock = clock
-        # Since when a broker is away, as far as this process has seen; and whether it is not even registered.
+        # Since when a broker is away, as far as this process has seen, and whether it is not even registered any more.
         self._away: dict[int, tuple[float, bool]] = {}
         self._outage_end = 0.0
         # Brokers with replicas of mirrors, and the state of which that holds.
@@ -68,7 +68,7 @@ class LostBrokers(LinkPart):
         to: Collection[int] = (),
         fewer: bool = False,
     ) -> MovePlan:
-        """Where the replicas of these mirrors go that are on brokers of `leave`; only to those of `to`, if there are any."""
+        """Plan where the replicas on the brokers `leave` go; only to the brokers `to`, if some are given."""
         links = self._link_brokers()
         able = [broker for broker in real_brokers(self._target, links) if not to or broker.id in to]
         load = dict(replica_load(self._target, links))
@@ -143,8 +143,8 @@ class LostBrokers(LinkPart):
         return self._used
 
     def _outage(self) -> bool:
-        """Are half of the brokers or more away? Nothing is moved to the others then, and all have the same time to return
-        once it is over."""
+        """Whether half of the brokers or more are away. Nothing is moved then, and once the outage is over all of them
+        get the full time to return."""
         links = self._link_brokers()
         real = [b for b in self._target.image.brokers.values() if b.id not in links]
         gone = sum(unregistered for _, unregistered in self._away.values())

@@ -32,7 +32,7 @@ _FORWARDING = frozenset(
 
 
 def read_only_by(options: Mapping[str, JsonValue]) -> str | None:
-    """The option because of which a link forwards no writes at all; None if it does. Under a prefix a topic is a copy
+    """The option that keeps a link from forwarding writes at all; None if it forwards. Under a prefix a topic is a copy
     beside others: a client that writes to it does not mean the source's."""
     if prefix := options.get("prefix", ""):
         return f"prefix={prefix}"
@@ -40,7 +40,8 @@ def read_only_by(options: Mapping[str, JsonValue]) -> str | None:
 
 
 class ServedPartition:
-    """One partition of a mirror topic (router.ports.MirroredPartition); another one after every change of its state."""
+    """One partition of a mirror topic (router.ports.MirroredPartition); replaced by a new object after every change of
+    its state."""
 
     __slots__ = ("_mirrors", "_ours", "_state", "_takes_writes", "_tp", "epochs", "switching")
 

@@ -152,7 +152,7 @@ class NewMirrors(LinkPart):
         }
 
     async def _examine(self, plan: _Plan, topics: Sequence[str], *, each: bool) -> None:
-        """The parts of a part in which one topic cannot be mirrored are examined by themselves."""
+        """Examine topics together; where one of them cannot be mirrored, ever smaller parts are examined by themselves."""
         try:
             await self._examine_together(plan, topics, each=each)
         except (preflight.PreflightError, TargetError, BrokerError, ConfigsNotAllowed) as error:
@@ -318,5 +318,6 @@ def replica_load(target: TargetCluster, link_brokers: Collection[int]) -> dict[i
 
 
 def _takes_no_replica(broker: BrokerImage) -> bool:
-    """All its log dirs are cordoned (KIP-1066): it is being emptied, or is the link broker of another sidecar."""
+    """Whether all log dirs of the broker are cordoned (KIP-1066): it is being emptied, or is the link broker of another
+    sidecar."""
     return bool(broker.log_dirs) and set(broker.log_dirs) <= set(broker.cordoned_log_dirs or ())

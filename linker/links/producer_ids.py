@@ -266,7 +266,8 @@ class ProducerIdGuard(LinkPart):
         return max(floors, default=0)
 
     async def _above(self, kept: ProducerIdFloor, end: int) -> int | None:
-        """Where the ids of a source go on that a link in the other direction moved past the target's; None: as before."""
+        """From where the source's ids go on after a link in the other direction moved them past the target's; None if
+        none did."""
         if too_close(end, kept.floor) is None:
             return None
         above = ceiling(await self._sidecars.links(), kept.floor, self.target_next)

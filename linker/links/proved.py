@@ -37,7 +37,8 @@ _MOST_MISMATCHES = 20
 def watermark(
     image: ControllerImage, state: MirrorPartition, broker_id: int, end: int | None
 ) -> tuple[int | None, int | None]:
-    """Of a replica: (everything below is proved, ms since then). The age is 0 while the source has nothing newer."""
+    """The watermark of a replica: everything below it is proved. With its age in ms, which is 0 while the source has
+    nothing newer."""
     known = image.validations.get((state.link, state.tp))
     replica = None if known is None else known.of(broker_id)
     if replica is None:
@@ -175,16 +176,7 @@ def run(link: str, one: RunStatus) -> ValidationRun:
 
 
 def progress(event: m.Progress | None) -> ValidationProgress | None:
-    if event is None:
-        return None
-    return ValidationProgress(
-        tasks_done=event.tasks_done,
-        tasks=event.tasks,
-        partitions_done=event.partitions_done,
-        partitions=event.partitions,
-        bytes=event.bytes,
-        batches=event.batches,
-    )
+    return None if event is None else ValidationProgress.model_validate(event, from_attributes=True)
 
 
 def promote_validation(runtime: LinkRuntime, job: PromoteJob) -> PromoteValidation | None:

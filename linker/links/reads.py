@@ -69,7 +69,7 @@ def held_readers(hub: ForwardingHub, link: str, topic: str | None = None) -> lis
 
 
 def clients_left(hub: ForwardingHub, topics: Collection[str]) -> list[ClientLeft]:
-    """Clients that come in at the cluster that these topics were switched from."""
+    """Clients that still use the cluster from which these topics were switched."""
     now, clock = datetime.now(UTC), hub.loop.time()
     return [
         ClientLeft(

@@ -54,8 +54,8 @@ class Reassignments(LinkPart):
             await self._target.operations.reassign(dict.fromkeys(late), timeout=_CALL_TIMEOUT)
 
     async def follow(self, mirrors: Iterable[MirrorTopic], topics: Mapping[str, TopicImage]) -> None:
-        """Have the state say what the metadata log says, where somebody reassigned a mirror to other real brokers and the
-        link broker goes on leading it."""
+        """Write into the state what the metadata log says, where somebody reassigned a mirror to other real brokers and
+        the link broker goes on leading it."""
         moved = {
             tp: found
             for mirror in mirrors
@@ -95,7 +95,7 @@ class Reassignments(LinkPart):
             wanted |= of_mirror
         if not wanted:
             return {}
-        # No proof of copies before counts: these begin from nothing.
+        # Proofs of earlier copies do not count: these begin from nothing.
         await self._controller.forget_validation(self._link, wanted)
         refused = await self._take_steps(wanted, unsettled)
         for tp, replicas in wanted.items():
@@ -182,7 +182,7 @@ class Reassignments(LinkPart):
         )
 
     def _may_move(self, tp: TopicPartition) -> bool:
-        """A promote may have begun to hold its writes since it was asked."""
+        """Whether the partition may move still: a promote may have begun to hold its writes meanwhile."""
         state = self._controller.image.partitions.get((self._link, tp))
         return state is not None and state.phase in MOVABLE
 
@@ -210,8 +210,9 @@ class Reassignments(LinkPart):
         return not asked and copy is not None and copy.bytes_served > 0
 
     async def drop_copies(self, tps: list[TopicPartition]) -> None:
-        """A cancel takes out what is being added. Copies that became plain replicas, since link brokers joined or left,
-        are no part of any reassignment, and go with one to the link brokers alone."""
+        """Drop all copies. Cancelling a reassignment takes out the brokers that it adds. Copies that became plain
+        replicas, because link brokers joined or left, are in no reassignment; a new one to the link brokers alone takes
+        them out."""
         refuse_to_drop(self._controller.image, self._link, tps)
         await self._target.operations.reassign(dict.fromkeys(tps), timeout=_CALL_TIMEOUT)
         await self._target.metadata.wait_for(lambda image: cancelled(image, tps), _CALL_TIMEOUT)

@@ -59,7 +59,8 @@ class ReplicaStarts(LinkPart):
     async def _beside_source(
         self, told: Mapping[TopicPartition, Mapping[int, int]], timeout: float
     ) -> tuple[dict[TopicPartition, list[LateStart]], dict[TopicPartition, int]]:
-        """Replicas, of those whose log starts are given, that are late; and error codes where the source does not tell."""
+        """Those of the replicas with the given log starts that are late; and error codes where the source does not
+        tell."""
         # Without one above its mirror's start there is nothing that the source could have before it.
         above = [
             tp

@@ -33,7 +33,8 @@ class RunningLinks(Mapping[str, LinkRuntime]):
         self._at = at
         self._links: dict[str, LinkRuntime] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        # The end of a link waits for its task, and the link may be started again then: one at a time for each name.
+        # Ending a link waits for its task, and somebody may start the link again meanwhile: one of the two at a time
+        # for each name.
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._following: set[asyncio.Task[None]] = set()
@@ -76,7 +77,7 @@ class RunningLinks(Mapping[str, LinkRuntime]):
 
     @property
     def tasks(self) -> Collection[asyncio.Task[None]]:
-        """All that has to be cancelled at the end: also who is about to start a link again."""
+        """All tasks to cancel at the end, those that are about to start a link again included."""
         return (*self._following, *self._tasks.values())
 
     def follow(self, records: Sequence[Record]) -> None:
@@ -105,8 +106,8 @@ class RunningLinks(Mapping[str, LinkRuntime]):
         task.add_done_callback(self._following.discard)
 
     async def _agree(self, name: str) -> None:
-        """Have a link run as the state says, if it does not by now: what was committed while somebody else ended it is
-        seen here only."""
+        """Have a link run as the state says if it does not yet: only here does anybody see what was committed while the
+        link was being ended."""
         async with self._locks[name]:
             runtime, link = self._links.get(name), self._controller().image.links.get(name)
             if runtime is not None and (link is None or _begins_anew(runtime.link, link)):
@@ -162,7 +163,7 @@ class RunningLinks(Mapping[str, LinkRuntime]):
             self._start_again(name)
 
     async def _end(self, name: str) -> None:
-        """Under the name's lock, which nothing that a link itself does may wait for."""
+        """Ends a link, under the lock of its name. Nothing that the link itself does may wait for that lock."""
         runtime, task = self._links.get(name), self._tasks.pop(name, None)
         if task is not None:
             task.cancel()  # once: another one would cut short what it does at its end

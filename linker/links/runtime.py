@@ -98,7 +98,8 @@ class LinkRuntime(LinkAssembly):
             self._duties.rule(self.lost_brokers.task.run(), self.lost_brokers.task.name)
 
     async def end_duties(self) -> None:
-        """It is not any more: what only the link controller may do ends here, wherever it stands."""
+        """This sidecar is not the link controller any more: work that only the link controller may do ends here,
+        wherever it stands."""
         await self._duties.end()
         self.promotes.progress.clear()
 
@@ -136,7 +137,7 @@ class LinkRuntime(LinkAssembly):
     async def begin_promote(
         self, begin: Callable[[], Awaitable[PromoteJob]], settings: PromoteSettings
     ) -> PromoteJob:
-        """Have a job written down (`begin`) and run it. Of a link that does not run nothing is written down."""
+        """Persist the job (`begin`) and run it. Refused if the link does not run here."""
         self._require_running()
         async with self.promotes.beginning():
             job = await begin()
@@ -170,7 +171,8 @@ class LinkRuntime(LinkAssembly):
         self.stand_in.on_target_change(image)
 
     def follow(self, records: Sequence[Record]) -> None:
-        """Another sidecar decides: serve as what it has committed says; everything, if nobody says what that is."""
+        """Another sidecar is the link controller: serve what it has committed. Without records, look at the whole
+        state."""
         topics = _named(records, self.name)
         if not records:
             topics = {mirror.topic for mirror in self.controller.image.link_mirrors(self.name)}

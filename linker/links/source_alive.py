@@ -15,8 +15,8 @@ _TIMEOUT = 4.0
 
 
 async def answers(source: Cluster, tps: Collection[TopicPartition]) -> list[TopicPartition]:
-    """The partitions whose leader at the source tells its end now. A leader that only stands in the metadata, or that
-    does not answer within some seconds, is dead."""
+    """The partitions whose leader at the source tells its log end now. A leader that is only named in the metadata, or
+    does not answer within some seconds, counts as dead."""
     by_leader: dict[int, list[TopicPartition]] = {}
     try:
         await source.refresh({tp.topic for tp in tps}, timeout=_TIMEOUT)

@@ -56,12 +56,13 @@ class SourceIds:
         self._raise_to(block_end(word.source_seen))
 
     def due_in(self, floor: int, *, is_controller: bool) -> float:
-        """Seconds until somebody has to look: the link controller, or one that has heard of no look for too long."""
+        """Seconds until this sidecar has to look, as the link controller, or because it has heard of no look for too
+        long."""
         if self.end is None or self.known_at is None:
             return 0.0
         distance = floor - self.end
         if distance < RESERVE:
-            return float("inf")  # nothing makes it better, and a look would only take more
+            return float("inf")  # nothing makes the distance larger, and a look would only use up more of it
         limit = pause(distance) if is_controller else lasts(distance) - _SLACK
         return max(0.0, self.known_at + limit - self._clock())
 

@@ -123,7 +123,8 @@ class SourceSidecars:
         return values, refused
 
     async def _older_sidecar(self, node: int) -> bool:
-        """By the name of its directory, which takes the right to describe the cluster; without it nobody can tell."""
+        """Whether a broker is a sidecar of an older version, by the name of its log directory. Reading that takes the
+        right to describe the cluster; without it nobody can tell."""
         try:
             answer = await self._source.call(
                 "describe_log_dirs", {"topics": []}, node_id=node, timeout=_TIMEOUT

@@ -33,7 +33,7 @@ async def all_topics(source: Cluster) -> dict[str, SourceTopicId]:
 
 
 async def gone(source: Cluster, topics: Collection[str]) -> dict[str, SourceTopicId | None]:
-    """Of these topics those that no broker knows (None), or that all know under another id.
+    """Those of these topics that no broker knows (None), or that all brokers know under another id.
 
     A list of all topics proves nothing: it leaves out what the principal may not see. So the topics are asked for by name,
     and every broker that answers has to say the same: one may be behind with the metadata. LinkerError if none answers.

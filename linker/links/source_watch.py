@@ -1,7 +1,7 @@
 """Finds partitions that were added to the source's topics, which no fetch would show, and has their mirrors take them.
 
 A promote that is under way asks for the same before it holds writes, and looks again behind its fence
-(`PromoteBatch.check_growth`).
+(`linker.promote.growth.check_growth`).
 """
 
 from __future__ import annotations

@@ -54,6 +54,6 @@ class LinkThrottle:
 
 
 def _number(link: Link | None, option: str) -> int:
-    """A link that was created before the option existed has its default."""
+    """The value of an option; a link that was created before the option existed has its default."""
     value = None if link is None else link.options.get(option)
     return value if isinstance(value, int) else getattr(LinkOptions(), option)

@@ -28,7 +28,7 @@ def first_leaders(
 
 
 def on_link_brokers_alone(topic: TopicImage, link_brokers: frozenset[int]) -> bool:
-    """Never copied: made by a run of ours, which may have ended before it could note the id."""
+    """Whether a topic was never copied: it was made by a run of ours, which may have ended before it could note the id."""
     return all(link_brokers.issuperset(partition.replicas) for partition in topic.partitions.values())
 
 
@@ -64,7 +64,7 @@ def led_by_others(
 def undone_late(
     states: Iterable[MirrorPartition], topic: TopicImage, link_brokers: frozenset[int]
 ) -> list[TopicPartition]:
-    """Partitions that are over, but have link brokers again by a request that was to make a hand-over stale."""
+    """Promoted partitions that have link brokers again, because a request that was to make a hand-over stale came late."""
     return [
         state.tp
         for state in states

@@ -23,8 +23,8 @@ def own_traffic(runtime: LinkRuntime) -> LinkTraffic:
 
 
 def traffic(runtime: LinkRuntime, fleet_controller: FleetController | None = None) -> Traffic:
-    """Of this process and, on the link controller, of all the others that are connected, as they reported last. The
-    work of one that is gone is gone with it."""
+    """The traffic of this process and, on the link controller, of all connected sidecars as they reported last. Numbers
+    of a sidecar that is gone are gone with it."""
     parts = [own_traffic(runtime)]
     for member in () if fleet_controller is None else fleet_controller.members.values():
         if not member.local and member.said is not None:

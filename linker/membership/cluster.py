@@ -73,7 +73,6 @@ class TargetCluster:
         save: SaveIdentity,
         listeners: Sequence[AdvertisedListener],
         controller_bootstrap: Iterable[tuple[str, int]] = (),
-        controller_listener_name: str | None = None,
         rack: str | None = None,
         client_id: str = "kafka-linker",
         heartbeat_interval: float = 2.0,
@@ -83,7 +82,6 @@ class TargetCluster:
             cluster,
             security=controller_security,
             bootstrap=controller_bootstrap,
-            listener_name=controller_listener_name,
             client_id=client_id,
             own_broker_id=identity.broker_id,
         )

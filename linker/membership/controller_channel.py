@@ -57,7 +57,6 @@ class ControllerChannel:
         *,
         security: ClientSecurity,
         bootstrap: Iterable[tuple[str, int]] = (),
-        listener_name: str | None = None,
         client_id: str = "kafka-linker",
         own_broker_id: int | None = None,
         finder: ControllerFinder | None = None,
@@ -70,7 +69,6 @@ class ControllerChannel:
             cluster,
             security=security,
             bootstrap=bootstrap,
-            listener_name=listener_name,
             client_id=client_id,
             own_broker_id=own_broker_id,
         )

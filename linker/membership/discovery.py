@@ -69,14 +69,12 @@ class QuorumFinder:
         *,
         security: ClientSecurity,
         bootstrap: Iterable[tuple[str, int]],
-        listener_name: str | None,
         client_id: str,
         own_broker_id: int | None,
     ) -> None:
         self._cluster = cluster
         self._security = security
         self.bootstrap = list(bootstrap)
-        self._listener_name = listener_name
         self._client_id = client_id
         self._own_broker_id = own_broker_id
         self.known: dict[int, tuple[str, int]] = {}
@@ -203,12 +201,8 @@ class QuorumFinder:
 
     def _learn_nodes(self, response: Any) -> None:
         for node in getattr(response, "nodes", ()):
-            listeners = {listener.name: listener for listener in node.listeners}
-            chosen = listeners.get(self._listener_name) if self._listener_name else None
-            if chosen is None and node.listeners and not self._listener_name:
-                chosen = node.listeners[0]
-            if chosen is not None:
-                self.known[node.node_id] = (chosen.host, chosen.port)
+            if node.listeners:
+                self.known[node.node_id] = (node.listeners[0].host, node.listeners[0].port)
 
 
 async def end_connection(connection: Connection) -> None:

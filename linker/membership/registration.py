@@ -103,7 +103,6 @@ class Registration:
         self.last_heartbeat = float(
             "-inf"
         )  # monotonic time of the *sending* of the last one that was accepted
-        self.heartbeat_version = 0
         #: The ranges of the registration that the controller has, and when they were last compared with its own.
         self._features: dict[str, tuple[int, int]] = {}
         self._compared = float("-inf")
@@ -312,7 +311,6 @@ class Registration:
             await self._lost_registration(code)
             return False
         check_error(code, "broker_heartbeat", self._name)
-        self.heartbeat_version = int(response.__version__)
         self.last_heartbeat = sent_at
         self.caught_up = response.is_caught_up
         self._set_fenced(response.is_fenced)

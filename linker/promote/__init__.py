@@ -8,6 +8,7 @@
 - `failover_ports`: the ports of a failover, which never ask the source
 - `fleet_ports`: the ports of the promote driver, built on router, fetcher, source and target
 - `forward_only`: the comparison after which a batch can no longer be undone
+- `growth`: the partitions that the source adds while a promote runs
 - `hand_over`: sends the AlterPartition until the metadata log shows it, or proves that it never will
 - `jobs`: runs the promotes of one link one after the other, and settles the last run's first
 - `left_behind`: finds records that were written to the source after a topic's promote

@@ -30,7 +30,7 @@ class SourceTransactions:
         self._since: dict[TopicPartition, tuple[int, float]] = {}  # last stable offset, and since when
 
     async def waited_for(self, ends: Mapping[TopicPartition, SourceEnd]) -> dict[TopicPartition, str]:
-        """The partitions that have one; raises when one has been open for too long."""
+        """The partitions with an open transaction that is waited for; raises when one has been open for too long."""
         now, settings = self._context.now(), self._context.settings
         before, self._since = self._since, {}
         for tp, end in ends.items():
@@ -72,7 +72,7 @@ class SourceTransactions:
 async def name_writers(
     context: PromoteBatch, moved: Mapping[TopicPartition, str]
 ) -> dict[TopicPartition, str]:
-    """The partitions that moved, with the producers that may have done it."""
+    """Name the partitions whose ends moved, with the producers that may have written there."""
     producers = context.ports.producers
     if producers is None:
         return dict(moved)

@@ -287,7 +287,8 @@ class Checks:
         try:
             ends = await self._read_ends(tps, timeout)
         except LinkerError as error:
-            # Asked with what was left of the fence's time, perhaps next to nothing: then that is not why.
+            # The question had only the rest of the fence's time, perhaps next to nothing: then its timeout is not the
+            # reason.
             context.fence_left(error)
             raise
         verdict = judge_ends(self._baseline, ends)

@@ -8,11 +8,9 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import TypeVar
 
-from controller.decide.growth import not_now
 from controller.errors import PromoteAbandoned, PromoteStuck
-from controller.judge.alignment import grown_at_source
 from controller.judge.hand_over import HandOverPlan, plan_hand_over
-from controller.phases import ENDED, LED_ELSEWHERE, PROMOTING, Phase
+from controller.phases import LED_ELSEWHERE, PROMOTING, Phase
 from controller.plan.topic_configs import at_promote
 from fleet.link_controller import LinkController
 from fleet.stores.base import ControllerFenced, StoreError
@@ -126,69 +124,15 @@ class PromoteBatch:
         if failed:
             raise PromoteAbandoned("the mirror failed", failed)
 
-    async def take_growth(self) -> bool:
-        """Before the fence: partitions that were added at the source become part of the mirror, and of this batch where
-        their topic is in no other. Whether the batch has more of them now."""
-        timeout = self.settings.call_timeout
-        topics = {tp.topic for tp in self.tps}
-        if self.ports.growth is not None:
-            await self.within(
-                self.ports.growth(topics, timeout=timeout),
-                timeout,
-                "looking for partitions added at the source",
-            )
-        await self.check_growth()
-        job = self.controller.image.jobs.get((self.link, self.job_id))
-        mine = set(self.tps)
-        others = () if job is None else [tp for tp in job.partitions if tp.topic in topics and tp not in mine]
-        mirrors = self.controller.image.mirrors
-        apart = {tp.topic for tp in others if not mirrors[self.link, tp.topic].added(tp.partition)}
-        added = [tp for tp in others if tp.topic not in apart and self.phase_of(tp) not in ENDED]
-        self.tps = (*self.tps, *added)
-        return bool(added)
-
-    async def check_growth(self) -> None:
-        """Partitions that were added at the source since the promote was accepted are in no mirror: what is written to
-        them would be left behind, and nobody would see it."""
-        port = self.ports.source_topics
-        if port is None:
-            return
-        timeout = self.settings.call_timeout
-        if self._fenced_since is not None:
-            timeout = min(self.fence_left(), timeout)
-        topics = list(dict.fromkeys(tp.topic for tp in self.tps))
-        now = await self.within(
-            port.partitions(topics, timeout=timeout), timeout, "counting the source's partitions"
-        )
-        image = self.controller.image
-        grown = []
-        for topic in topics:
-            mirror = image.mirrors[self.link, topic]
-            there = now.get(topic, 0)
-            if there <= mirror.partitions:
-                continue
-            if any(state.phase in LED_ELSEWHERE for state in image.topic_partitions(self.link, topic)):
-                # A part of it was handed over in an earlier batch: there is only forward, with these in a later one.
-                if self.ports.growth is not None:
-                    await self.within(
-                        self.ports.growth([topic], timeout=timeout),
-                        timeout,
-                        "taking what was added at the source",
-                    )
-                if there > self.controller.image.mirrors[self.link, topic].partitions:
-                    text = f"topic {topic}: the source has partitions that were added meanwhile: they are at the source only"
-                    self.warnings = tuple(dict.fromkeys([*self.warnings, text]))
-            else:
-                why = not_now(image, mirror) or "they could not be taken before writes were held"
-                grown.append(f"topic {topic}: {grown_at_source(mirror.partitions, there, why)}")
-        if grown:
-            raise PromoteAbandoned("; ".join(grown))
-
     # Deadlines.
 
     def start_fence(self) -> None:
         self._fenced_since = self.now()
         self.fence_end = self._fenced_since + self.settings.fence_deadline
+
+    @property
+    def fenced(self) -> bool:
+        return self._fenced_since is not None
 
     def fence_left(self, last: LinkerError | None = None) -> float:
         """Seconds until the fence has to be given up; raises with what was waited for when they are over. `last` is

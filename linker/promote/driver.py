@@ -21,6 +21,7 @@ from linker.promote.at_source import look_back
 from linker.promote.checks import Checks, Verified
 from linker.promote.context import PromoteBatch, describe, full_reason
 from linker.promote.failover import TakeOverChecks, TakeOverContext, TakeOverPorts
+from linker.promote.growth import check_growth, take_growth
 from linker.promote.hand_over import HandOverRun
 from linker.promote.ports import PromotePorts, PromoteSettings, Report
 from linker.promote.source_fencing import prepare_source
@@ -97,11 +98,11 @@ class PromoteDriver:
         """Call once when this sidecar has become the link controller, and again after PromoteStuck, then
         with the ids of the jobs that nobody runs. `why` is said of what was not begun.
 
-        Handed-over partitions are finished, VALIDATED ones settled and gone on with behind their fence,
-        everything earlier returns to ACTIVE. Rest of a job that had not begun stays ACTIVE.
+        Handed-over partitions are finished, VALIDATED ones settled and gone on with behind their fence, everything
+        earlier returns to ACTIVE. Partitions of a job that had not begun stay ACTIVE.
 
-        A failover is not given up by a restart: where the source was given up, it goes on. Where it was not, nobody
-        knows whether the source is still dead, and it ends: only a command may give up a source, and that is over.
+        A restart does not end a failover that has given up its source: it goes on. One that had not got so far ends,
+        because nobody knows whether the source is still dead, and only a new command may give it up.
         """
         async with self._turn:
             outcomes: list[PromoteOutcome] = []
@@ -127,9 +128,8 @@ class PromoteDriver:
             return outcomes
 
     async def retreat(self) -> None:
-        """The part of resume() that can be done at once: what was certainly not sent goes back, so that its
-        producers need not wait until the rest can be settled.
-        """
+        """The part of resume() that can be done at once: partitions whose hand-over was certainly not sent go back, so
+        that their producers need not wait until the rest is settled."""
         async with self._turn:
             await self._controller.refresh()
             jobs = self._controller.image.running_jobs(self._link)
@@ -157,7 +157,8 @@ class PromoteDriver:
         return None if state is None else state.phase
 
     def _ended_by(self, job: PromoteJob, tp: TopicPartition) -> str | None:
-        """Why a partition that the job does not hold any more is where it is. One from before the job says nothing of it."""
+        """Why a partition that the job has let go of is in its phase. A reason from before the job says nothing about
+        it."""
         state = self._controller.image.partitions[self._link, tp]
         return state.reason if state.since >= job.started_at else None
 
@@ -178,7 +179,7 @@ class PromoteDriver:
         checks = Checks(context)
         try:
             await checks.catch_up()
-            while await context.take_growth():  # it may have waited for long, behind another job too
+            while await take_growth(context):  # it may have waited for long, behind another job too
                 await checks.catch_up()
             await prepare_source(context)
             await checks.take_fence()
@@ -224,9 +225,8 @@ class PromoteDriver:
         await context.finish()
 
     async def _resume_failover(self, job: PromoteJob, why: str) -> PromoteOutcome:
-        """Only what has given its source up already goes on. For the rest the source was dead when somebody asked for
-        the failover, which says nothing of now: it may live, and have records that are nowhere else.
-        """
+        """Go on with the partitions that have given up their source already. For the others the source was dead when
+        the failover was asked for, which says nothing of now: it may be alive, with records that are nowhere else."""
         contexts: list[PromoteBatch] = []
         for tps in cut(job.partitions, self._settings, job):
             states = self._controller.image.partitions
@@ -251,7 +251,7 @@ class PromoteDriver:
         """ALIGNED -> VALIDATED, with the epochs of the hand-over that is about to be sent."""
         while True:
             verified = await checks.verify(context.tps)
-            await context.check_growth()
+            await check_growth(context)
             plan = context.plan(context.tps)
             if plan.obstacles or not verified.holds_for(plan):
                 context.waiting = {tp: found.reason for tp, found in plan.obstacles.items()}

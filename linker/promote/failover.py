@@ -34,7 +34,7 @@ class GivenUpSource(Protocol):
     """The source as it is remembered."""
 
     async def known_ends(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, KnownEnds]:
-        """As the sidecars that lead tell it now; nothing for those that do not answer in time."""
+        """The ends that the leading sidecars tell now; those that do not answer in time are left out."""
         ...
 
 
@@ -196,7 +196,7 @@ class TakeOverChecks(Checks):
             )
             verdict = choose_ends(targets, ends, untruncated)
             if not verdict.waiting and ends == before:
-                # Behind the fence: no success can be told any more that is not counted by now.
+                # Behind the fence no further success is told to a client, so all of them are counted by now.
                 known = await self._known(tps)
                 chosen = {
                     tp: one._replace(

@@ -43,7 +43,8 @@ class LastReports:
             if copy is None:
                 found[tp] = KnownEnds(None, None, unasked)
                 continue
-            # Unheard, its end is older than what the leader before may have passed on, who is asked no more.
+            # If it is not heard, the known end is older than the last acknowledgements that the leader before may have
+            # passed on, and that one is not asked any more.
             seen = copy.loaded and copy.heard and copy.high_watermark >= 0
             found[tp] = KnownEnds(copy.high_watermark if seen else None, copy.acked_end or None, unasked)
         return found
@@ -90,7 +91,7 @@ def make_take_over_ports(
     target: TargetCluster,
     link_brokers: Callable[[], frozenset[int]],
 ) -> TakeOverPorts:
-    """Beside the ports of promotes, with which it shares what is the same."""
+    """The ports of a failover; those that do not differ are taken from the ports of promotes."""
     progress, targets = fleet_progress(link, fleet_controller, target)
     return TakeOverPorts(
         ports=replace(

@@ -12,7 +12,6 @@ from typing import Any
 
 from controller.alter_partition import AlterPartitionItem
 from controller.cluster_view import ImageView
-from controller.decide.validations import watermark
 from controller.judge.alignment import SourceEnd
 from controller.judge.hand_over import find, listed_targets, revoke_assignments, undo_revoke
 from controller.plan.replicas import CancelReassignment, LiveBrokers, Reassign, Step, open_step
@@ -20,8 +19,7 @@ from fleet.fleet_controller import FleetController
 from fleet.progress import FleetProgress
 from linker.membership import TargetCluster
 from linker.promote.new_leaders import open_ways
-from linker.promote.ports import FenceProof, PromotePorts, SourceEnds, Tps, Validation
-from linker.promote.tail_batches import TailBatches
+from linker.promote.ports import Tps
 from linker.promote.taken_source import TakenSource
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
@@ -140,7 +138,7 @@ class ListedSourceEnds:
                 async with asyncio.timeout(min(timeout, _ASK_LEADERS)):
                     answer = await self._metadata(node, topics, _ASK_LEADERS)
             except (LinkerError, TimeoutError):
-                # Down, or away: asked again later. The others, the leader among them, tell what there is to know.
+                # The broker is down or away and is asked again later. The others, the leader among them, tell enough.
                 self._unreachable[node] = time.monotonic() + _UNREACHABLE_FOR
                 return False
             self._note_partitions(answer)
@@ -161,7 +159,7 @@ class ListedSourceEnds:
         return any(await together(ask(node) for node in nodes))
 
     async def partitions(self, topics: Collection[str], *, timeout: float) -> Mapping[str, int]:
-        # Told once: what was seen before a wait must not stand for what is there after it.
+        # Each answer is used once: numbers from before a wait must not count after it.
         found = {topic: self._partitions.pop(topic) for topic in topics if topic in self._partitions}
         if unknown := [topic for topic in topics if topic not in found]:
             # One broker alone is not asked beside the ends, and the others may not have answered.
@@ -283,7 +281,7 @@ class TargetHandOver:
         if not first:
             return
         await self._target.operations.reassign(first, timeout=timeout)
-        # The hand-over that was to be made stale may have come before.
+        # The hand-over that this is to make stale may have been carried out before.
         await self._target.metadata.caught_up(max(0.001, deadline - time.monotonic()))
         for tp in second:
             partition = find(self._target.image, tp)
@@ -328,40 +326,3 @@ def fleet_progress(
         poll=_POLL,
         sidecar_of=sidecar_of,
     ), targets
-
-
-def make_promote_ports(
-    link: str,
-    fleet_controller: FleetController,
-    source: Cluster,
-    source_ends: SourceEnds,
-    target: TargetCluster,
-    link_brokers: Callable[[], frozenset[int]],
-    validation: Validation | None = None,
-    told_tail: Callable[[TopicPartition, int, FenceProof], None] = lambda _tp, _broker, _proof: None,
-    source_reader: Callable[[TopicPartition], int | None] = lambda _tp: None,
-    sidecar_of: Callable[[int], int] = lambda broker: broker,
-) -> PromotePorts:
-    """The ports of one link, while this sidecar is the link controller. `source_reader`: as `TailBatches` has it."""
-    progress, targets = fleet_progress(link, fleet_controller, target, sidecar_of)
-    return PromotePorts(
-        fencer=FleetFence(link, fleet_controller, source, target, link_brokers),
-        progress=progress,
-        source_ends=source_ends,
-        tail_check=TailBatches(
-            source,
-            target,
-            progress.log_start,
-            targets,
-            lambda tp, broker: watermark(fleet_controller.controller.image, link, tp, broker),
-            lambda topic: (
-                (mirror := fleet_controller.controller.image.mirrors.get((link, topic))) is None
-                or "compact" in mirror.copied_configs.get("cleanup.policy", "")
-            ),
-            told_tail,
-            source_reader,
-        ),
-        hand_over=TargetHandOver(target, link_brokers),
-        configs=FleetConfigs(target),
-        validation=validation,
-    )

@@ -28,7 +28,7 @@ _LEAST = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`verified` for the partitions that are equal everywhere; what is in the way of the others."""
+    """`verified`: the partitions that are equal everywhere. For the others, the reason against them."""
 
     verified: Verified
     waiting: Mapping[TopicPartition, str]
@@ -56,9 +56,8 @@ async def compare_anew(
     *,
     timeout: float,
 ) -> Comparison:
-    """Are the very copies that the plan names equal to the source, at `least` or beyond? Looked at once, in `timeout`
-    seconds. The source's end is read last: nothing that it shows can be undone by what comes after it.
-    """
+    """Compare once, within `timeout` seconds, whether the very copies that the plan names are equal to the source, up
+    to `least` or beyond. The source's end is read last: nothing that it shows can be undone by what comes after it."""
     deadline = context.now() + timeout
     progress = context.ports.progress
 

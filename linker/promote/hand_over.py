@@ -156,7 +156,7 @@ class HandOverRun:
     def _take(
         self, codes: Mapping[TopicPartition, int], before: Mapping[TopicPartition, Attempt]
     ) -> dict[TopicPartition, HandOverAnswer]:
-        """A definite refusal takes this attempt, and only this one, out of what may still land."""
+        """After a definite refusal this attempt, and only this one, cannot land any more."""
         answers: dict[TopicPartition, HandOverAnswer] = {}
         for tp, code in codes.items():
             answers[tp] = judge_answer(code)
@@ -186,9 +186,8 @@ class HandOverRun:
             await context.controller.note_attempts(context.link, fresh, ends)
 
     async def _retreat(self, open_: list[TopicPartition], reason: str) -> list[TopicPartition]:
-        """Back to ACTIVE where that is proven to be safe; make it provable where it is not. Returns
-        what is left.
-        """
+        """Return partitions to ACTIVE where that is proven to be safe, and make it provable for the others. Returns the
+        partitions that are left."""
         context = self._context
         settled = {tp: self._settle(tp) for tp in open_}
         bound = [tp for tp in open_ if settled[tp] is not Settlement.HANDED_OVER and self._is_bound(tp)]

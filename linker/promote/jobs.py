@@ -83,7 +83,7 @@ class LinkPromotes:
 
     @contextlib.asynccontextmanager
     async def beginning(self) -> AsyncIterator[None]:
-        """A job is written down in it, and started. After any failure, a cancellation too, the commit may have been
+        """Persist and start a job inside of this. After any failure, a cancellation too, the commit may have been
         carried out, or may be yet, and nobody would run the job, nor let go of its topics."""
         async with self._beginning:
             try:
@@ -93,7 +93,8 @@ class LinkPromotes:
                 raise
 
     def started(self, job_id: int, task: asyncio.Task[None]) -> None:
-        """The task that runs a job. Told by whoever has made it, without a wait after the job was written down."""
+        """Note the task that runs a job. The caller makes the task and tells it here without a wait after the job was
+        persisted."""
         self._runs = {known: run for known, run in self._runs.items() if not run.done()}
         self._runs[job_id] = task
 
@@ -163,7 +164,8 @@ class LinkPromotes:
         self.progress[progress.job_id] = progress
 
     async def settle(self) -> None:
-        """Take up what a crash, or another link controller, left. Partitions stay fenced until that is settled."""
+        """Settle the jobs that a crash, or another link controller, left behind. Their partitions stay fenced until
+        then."""
         while True:
             try:
                 # Partitions that were certainly not handed over do not have to wait for anything.
@@ -193,7 +195,7 @@ class LinkPromotes:
         self._release_promoted()
         self._settled.set()
         for mirror in self._controller.image.link_mirrors(self._name):
-            self._bring_up.ask(mirror.topic)  # what a promote holds was left alone until now
+            self._bring_up.ask(mirror.topic)  # mirrors that a promote holds were not looked at until now
 
     async def wait_for_source(self) -> None:
         """For a while: what was handed over does not need the source any more, which may be gone for good."""
@@ -223,7 +225,8 @@ class LinkPromotes:
         )
 
     async def run(self, job: PromoteJob, settings: PromoteSettings) -> None:
-        """A job of the link controller to its end, whatever that is; one that is stuck is settled until it has one."""
+        """Run a job of the link controller to its end. A job that is stuck is settled again and again until it has
+        ended."""
         async with self._promoting:
             # A job that was settled is not run: a duties may have begun while the job was written down, and have
             # ended it by now.
@@ -257,7 +260,7 @@ class LinkPromotes:
         self._release_promoted()
         self._prove(job.id)
         for topic in job.topics:
-            self._bring_up.ask(topic)  # what changed at the target meanwhile was left alone
+            self._bring_up.ask(topic)  # changes at the target were not followed meanwhile
 
     def _prove(self, job_id: int) -> None:
         """Promoted partitions are to be compared to their exact ends."""

@@ -50,7 +50,7 @@ async def look(runtime: LinkRuntime) -> list[Check]:
 
 
 def _never_mirrored(added: Mapping[TopicPartition, int]) -> list[Check]:
-    """`added`: partitions that the mirror did not have, and where they end."""
+    """The lines about partitions that the mirror did not have: `added`, with their ends."""
     topics: dict[str, list[TopicPartition]] = {}
     for tp in sorted(added):
         topics.setdefault(tp.topic, []).append(tp)

@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
+from controller.decide.validations import watermark
 from fleet.fleet_controller import FleetController
-from fleet.link_controller import LinkController
-from linker.links.copies import CopyView
+from linker.links.link_part import LinkContext, LinkPart
 from linker.links.replica_starts import ReplicaStarts
 from linker.links.source_writers import SourceWriters
-from linker.membership import TargetCluster
 from linker.promote.failover import TakeOverPorts
 from linker.promote.failover_ports import make_take_over_ports
-from linker.promote.fleet_ports import ListedSourceEnds, fleet_progress, make_promote_ports
+from linker.promote.fleet_ports import (
+    FleetConfigs,
+    FleetFence,
+    ListedSourceEnds,
+    TargetHandOver,
+    fleet_progress,
+)
 from linker.promote.ports import Grow, PromotePorts, ReplicaProgress, SwitchFence
 from linker.promote.source_fence import AclSourceFence
+from linker.promote.tail_batches import TailBatches
 from linker.promote.taken_source import TakenSource
 from linker.validation.promote import PromoteProof
 from linker.validation.runner import LinkValidator
-from wire.client.cluster import Cluster
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 
 
-class LinkPorts:
+class LinkPorts(LinkPart):
     """Of one link. promote() and take_over() make their ports anew each time, on the link controller alone."""
 
     def __init__(
         self,
-        link: str,
-        controller: LinkController,
-        source: Cluster,
-        target: TargetCluster,
-        fleet_controller: Callable[[], FleetController | None],
-        link_brokers: Callable[[], frozenset[int]],
+        context: LinkContext,
         *,
         validation: LinkValidator,
-        copy: Callable[[TopicPartition], CopyView | None],
         targets: Callable[[TopicPartition], tuple[int, ...]],
         starts: ReplicaStarts,
         grow: Grow,
@@ -46,40 +44,43 @@ class LinkPorts:
     ) -> None:
         """`targets`: the real brokers that are to hold a partition. `switch`: the fence of a job that is a switch.
         `sidecar_of`: the id of the sidecar that is this broker of the mirrors' cluster."""
+        super().__init__(context)
         self._switch = switch
         self._sidecar_of = sidecar_of
         self._starts = starts
         self._grow = grow
-        self._link = link
-        self._controller = controller
-        self._source = source
-        self._target = target
-        self._fleet_controller = fleet_controller
-        self._link_brokers = link_brokers
         self._validation = validation
-        self._copy = copy
         self._targets = targets
-        self._taken = TakenSource(link, lambda: controller.image, source)
-        self.source_ends = ListedSourceEnds(source, self._taken)
-        self.writers = SourceWriters(source, self._producer_id_floor, self._producer_id_ceiling)
-        self.source_fence = AclSourceFence(source)
+        self._taken = TakenSource(self._link, lambda: self._controller.image, self._source)
+        self.source_ends = ListedSourceEnds(self._source, self._taken)
+        self.writers = SourceWriters(self._source, self._producer_id_floor, self._producer_id_ceiling)
+        self.source_fence = AclSourceFence(self._source)
 
     def promote(self) -> PromotePorts:
         """LinkerError if this sidecar is not the link controller."""
-        ports = make_promote_ports(
-            self._link,
-            self._ruling(),
-            self._source,
-            self.source_ends,
-            self._target,
-            self._link_brokers,
-            self._promote_validation(),
-            self._validation.book.note_tail,
-            self._taken.reader,
-            self._sidecar_of,
-        )
-        return replace(
-            ports,
+        fleet_controller = self._ruling()
+        state = fleet_controller.controller
+        progress, targets = fleet_progress(self._link, fleet_controller, self._target, self._sidecar_of)
+        return PromotePorts(
+            fencer=FleetFence(self._link, fleet_controller, self._source, self._target, self._link_brokers),
+            progress=progress,
+            source_ends=self.source_ends,
+            tail_check=TailBatches(
+                self._source,
+                self._target,
+                progress.log_start,
+                targets,
+                lambda tp, broker: watermark(state.image, self._link, tp, broker),
+                lambda topic: (
+                    (mirror := state.image.mirrors.get((self._link, topic))) is None
+                    or "compact" in mirror.copied_configs.get("cleanup.policy", "")
+                ),
+                self._validation.book.note_tail,
+                self._taken.reader,
+            ),
+            hand_over=TargetHandOver(self._target, self._link_brokers),
+            configs=FleetConfigs(self._target),
+            validation=self._promote_validation(),
             producers=self.writers,
             growth=self._grow,
             source_topics=self.source_ends,
@@ -115,7 +116,7 @@ class LinkPorts:
 
     def _promote_validation(self) -> PromoteProof:
         distance = self._validation.validator.config.max_distance
-        return PromoteProof(self._validation, self._controller, self._copy, self._targets, distance)
+        return PromoteProof(self._validation, self._targets, distance)
 
     def _producer_id_floor(self) -> int | None:
         found = self._controller.image.floors.get(self._link)

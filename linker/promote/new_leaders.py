@@ -39,7 +39,7 @@ _METADATA_VERSION = 12  # as wire.client.cluster asks
 
 
 async def open_ways(ways: Iterable[tuple[Cluster, int]], *, timeout: float) -> None:
-    """Connect to these brokers; one that cannot be reached is named by the step that needs it."""
+    """Connect to these brokers. Failures are left to the step that needs the connection, which names the broker."""
 
     async def open_one(cluster: Cluster, node_id: int) -> None:
         try:

@@ -22,7 +22,7 @@ from fetcher.link_fetcher import LinkFetcher
 from fetcher.partition_copy import PartitionCopy
 from fetcher.resolve import Resolver, SourceVerdict
 from fetcher.spec import MirrorSpec
-from fleet.link_controller import LinkController
+from linker.links.link_part import LinkContext, LinkPart
 from linker.links.replica_ends import list_at
 from linker.membership import TargetCluster
 from wire.client.connection import Connection
@@ -66,7 +66,7 @@ class _Quiet:
 
 
 class ReplicaResolver(Resolver):
-    """Which broker of the target to read from, and up to where: as it was chosen."""
+    """Has each partition read from the chosen replica at the target, up to the chosen end."""
 
     def __init__(self, target: TargetCluster, chosen: Mapping[TopicPartition, Chosen]) -> None:
         super().__init__(target.cluster, rack=None, deleted_after=float("inf"))
@@ -131,14 +131,12 @@ class ReplicaResolver(Resolver):
         return self.node(self.leader_of(mirror))
 
 
-class ReplicaAsSource:
+class ReplicaAsSource(LinkPart):
     """The partitions of one link that are failed over just now."""
 
     def __init__(
         self,
-        link: str,
-        controller: LinkController,
-        target: TargetCluster,
+        context: LinkContext,
         fetcher: LinkFetcher,
         budget: MemoryBudget,
         copies: MirrorDirectory,
@@ -146,9 +144,7 @@ class ReplicaAsSource:
         ended: Callable[[str], None],
     ) -> None:
         """`fetcher` copies from the source; `ended` is told a topic whose failover was abandoned."""
-        self._link = link
-        self._controller = controller
-        self._target = target
+        super().__init__(context)
         self._source_fetcher = fetcher
         self._specs_of = specs_of
         self._ended = ended
@@ -156,14 +152,14 @@ class ReplicaAsSource:
         self._chosen: dict[TopicPartition, Chosen] = {}
         self._wake = asyncio.Event()
         self.fetcher = LinkFetcher(
-            link,
-            target.cluster,
+            self._link,
+            self._target.cluster,
             budget,
             copies,
             _Quiet(),
             open_connection=self._open,
-            client_id=f"kafka-linker-{link}",
-            resolver=ReplicaResolver(target, self._chosen),
+            client_id=f"kafka-linker-{self._link}",
+            resolver=ReplicaResolver(self._target, self._chosen),
         )
 
     @property

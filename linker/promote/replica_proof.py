@@ -28,10 +28,11 @@ class ReplicaProof:
         return validation.run(self._context.tps)
 
     async def proved(self, tps: Collection[TopicPartition], left: float) -> bool:
-        """Whether every replica is validated almost to its end, or that is not to keep the fence from closing.
+        """Whether the fence may close as far as proof goes: every replica is validated almost to its end, or the policy
+        does not ask for that.
 
-        Raises when it is required and will never be. Where a warning is enough, it waits as long as the validator
-        gets on.
+        Raises when proof is required and will never come. Where a warning is enough, it still waits as long as the
+        validator gets on.
         """
         context, policy = self._context, self._settings.validation
         if policy is ValidationPolicy.SKIP:

@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+from controller.access.acls import ANY, DENY, EVERYBODY, LITERAL, TOPIC, Acl, Resource
+from linker.access.cluster_access import acl_fields
 from linker.checks.preflight import ALTER, TIMEOUT, WRITE, PreflightFinding, allowed, cluster_operations
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError, error_name
@@ -26,7 +28,6 @@ from wire.together import together, together_by_key
 _TOPIC = 2  # org.apache.kafka.common.resource.ResourceType
 _ANY, _LITERAL, _PREFIXED = 1, 3, 4  # PatternType; 1 is also any operation and any permission
 _DENY = 2  # AclPermissionType
-_EVERYBODY, _ANYWHERE = "User:*", "*"
 _POLL = 0.02
 
 
@@ -48,7 +49,12 @@ class TopicAcl(NamedTuple):
 
 def fence_of(topic: str) -> TopicAcl:
     """The fence for a topic."""
-    return TopicAcl(_LITERAL, topic, _EVERYBODY, _ANYWHERE, WRITE, _DENY)
+    return TopicAcl(_LITERAL, topic, EVERYBODY, ANY, WRITE, _DENY)
+
+
+def _fence(topic: str) -> Acl:
+    """The same in the words of Kafka's enums."""
+    return Acl(Resource(TOPIC, LITERAL, topic), EVERYBODY, ANY, "WRITE", DENY)
 
 
 async def topic_acls(
@@ -63,8 +69,8 @@ async def topic_acls(
             "resource_type_filter": _TOPIC,
             "resource_name_filter": None,
             "pattern_type_filter": _LITERAL if fences else _ANY,
-            "principal_filter": _EVERYBODY if fences else None,
-            "host_filter": _ANYWHERE if fences else None,
+            "principal_filter": EVERYBODY if fences else None,
+            "host_filter": ANY if fences else None,
             "operation": WRITE if fences else _ANY,
             "permission_type": _DENY if fences else _ANY,
         },
@@ -115,18 +121,7 @@ class AclSourceFence:
 
     async def close(self, topics: Collection[str], *, timeout: float) -> None:
         async with _deadline(timeout, "refuses writes"):
-            creations = [
-                {
-                    "resource_type": _TOPIC,
-                    "resource_name": topic,
-                    "resource_pattern_type": _LITERAL,
-                    "principal": _EVERYBODY,
-                    "host": _ANYWHERE,
-                    "operation": WRITE,
-                    "permission_type": _DENY,
-                }
-                for topic in sorted(topics)
-            ]
+            creations = [acl_fields(_fence(topic)) for topic in sorted(topics)]
             answer = await self._source.call("create_acls", {"creations": creations}, timeout=timeout)
             for result in answer.results:
                 _check(self._source, "create_acls", int(result.error_code), "does not refuse writes")
@@ -134,18 +129,7 @@ class AclSourceFence:
 
     async def open(self, topics: Collection[str], *, timeout: float) -> None:
         async with _deadline(timeout, "accepts writes"):
-            filters = [
-                {
-                    "resource_type_filter": _TOPIC,
-                    "resource_name_filter": topic,
-                    "pattern_type_filter": _LITERAL,
-                    "principal_filter": _EVERYBODY,
-                    "host_filter": _ANYWHERE,
-                    "operation": WRITE,
-                    "permission_type": _DENY,
-                }
-                for topic in sorted(topics)
-            ]
+            filters = [acl_fields(_fence(topic), "_filter") for topic in sorted(topics)]
             answer = await self._source.call("delete_acls", {"filters": filters}, timeout=timeout)
             for result in answer.filter_results:
                 _check(self._source, "delete_acls", int(result.error_code), "does not accept writes again")

@@ -154,7 +154,8 @@ class TailBatches:
         unequal: set[tuple[TopicPartition, int]],
         timeout: float,
     ) -> list[tuple[TopicPartition, int]]:
-        """Those of whom both sides have shown a last batch, or the lack of one; an emptied log shows neither."""
+        """Compare the replicas of which both sides have shown a last batch, or that there is none; a log that was
+        emptied shows neither."""
         readings = await together_by_key(
             {
                 ("source", node): read_tails(self._source, node, ends, timeout=timeout)

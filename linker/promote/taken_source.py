@@ -65,7 +65,8 @@ class TakenSource:
     async def source_ends(
         self, ends: Mapping[TopicPartition, int], *, timeout: float
     ) -> dict[TopicPartition, SourceEnd]:
-        """As their leader would tell; LinkerError if no broker that has all of a partition tells in time."""
+        """The ends as their leader would tell them. LinkerError if for a partition no broker that has all of it answers
+        in time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         found: dict[TopicPartition, SourceEnd] = {}
@@ -90,8 +91,8 @@ class TakenSource:
     async def _last_stable(
         self, broker: int, ends: Mapping[TopicPartition, int], timeout: float, why: dict[TopicPartition, str]
     ) -> dict[TopicPartition, int]:
-        """Of those of which it has all. The others may have an open transaction of which it does not know yet, or it does
-        not know of the end of one; `why` gets the reasons."""
+        """The last stable offsets of the partitions of which the broker has all records. Of others it may not know yet
+        that a transaction is open, or that one has ended; `why` gets the reasons."""
         topics: dict[str, list[FetchPartition]] = {}
         for tp, end in ends.items():
             topics.setdefault(tp.topic, []).append(FetchPartition(tp.partition, -1, end, -1, -1, 1))

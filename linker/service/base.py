@@ -78,7 +78,7 @@ class ServiceBase:
         return runtime, mirror
 
     def _own_topics(self, runtime: LinkRuntime, asked: bool) -> str | None:
-        """Why topics of the link cannot become the target's own as it was asked for; None if they can."""
+        """Why topics of the link cannot end as `asked`, as the target's own or not; None if they can."""
         prefix = self._image.links[runtime.name].prefix
         if asked == bool(prefix):
             return None
@@ -111,13 +111,13 @@ class ServiceBase:
             ) from error
 
     async def _mirrors(self, runtime: LinkRuntime) -> list[MirrorSummary]:
-        """Of thousands some at a time: leases and writes do not wait for all of them."""
+        """Describe mirrors, some at a time: leases and writes do not wait for thousands of them."""
         found: list[MirrorSummary] = []
         reverse = self._reverse(runtime.name)
         for one in (runtime,) if reverse is None else (runtime, reverse):
             for mirror in self._image.link_mirrors(one.name):
                 if one is not runtime and (runtime.name, mirror.topic) in self._image.mirrors:
-                    continue  # while it is switched it has a mirror in both directions
+                    continue  # a topic that is being switched has a mirror in both directions
                 if (one.name, mirror.topic) in self._image.mirrors:  # it may have been deleted meanwhile
                     summary = view.mirror_summary(one, mirror)
                     waits = [

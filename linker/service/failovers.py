@@ -84,7 +84,7 @@ class Failovers(ServiceBase):
         ]
 
     async def failover(self, link: str, request: FailoverRequest) -> PromoteJobStatus:
-        # Looked at and started under one lock, as a promote is.
+        # Checked and started under one lock, as a promote is.
         async with self._changing:
             runtime = self._runtime(link)
             self._require_ready()

@@ -61,7 +61,7 @@ def _followed(group: MirrorGroup) -> bool:
 
 
 def _unheld(group: MirrorGroup) -> bool:
-    """Whether it rests without a gate, of a kind that is promoted from there."""
+    """Whether the group rests without a gate and is of a kind that is promoted without one."""
     return group.phase is GroupPhase.REFUSED and unheld(group.protocol) is not None
 
 
@@ -122,7 +122,7 @@ def group_description(
     at_source: GroupView | None,
     at_target: GroupView | None,
 ) -> GroupDescription:
-    """With who is there now, as both coordinators said when they were asked for this."""
+    """A group with its present members, as the coordinators of both clusters tell them now."""
     run = None if manager is None else manager.runs.get(group.group)
     move = group.move
     gate = None if run is None else run.gate

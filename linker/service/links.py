@@ -43,8 +43,8 @@ from wire.errors import LinkerError
 def _check(properties: Mapping[str, str], secrets: LinkSecrets) -> None:
     """Raise InvalidRequest unless a link may have these client properties.
 
-    As they are given first, because that may be quoted, and an address or a protocol by reference is none. Resolved
-    ones only to see that every reference leads somewhere.
+    First as they are given, because these may be quoted in errors, and because addresses and protocols must not be
+    references. Then resolved, only to see that every reference leads somewhere.
     """
     try:
         check_client_properties(properties)
@@ -191,7 +191,7 @@ class LinkChanges(ServiceBase):
         )
 
     async def _check_join(self, link: str, runtime: LinkRuntime, request: UpdateLinkRequest) -> None:
-        """Refuse what a join or a leave of the source cannot go on from."""
+        """Refuse a join or a leave of the source that could not be carried out."""
         state = self._image.links[link]
         before = LinkOptions.model_validate(dict(state.options))
         after = request.options.applied_to(before)
@@ -231,7 +231,7 @@ class LinkChanges(ServiceBase):
         return ChangeResult(dry_run=dry_run, actions=actions, warnings=[warning])
 
     async def _leave_source(self, runtime: LinkRuntime, force: bool) -> None:
-        """Its sidecars leave the source first, by what the link says of the way there."""
+        """The sidecars leave the source first, while the link still says how to reach it."""
         options = LinkOptions.model_validate(dict(self._image.links[runtime.name].options))
         if not options.join_source:
             return
@@ -246,7 +246,7 @@ class LinkChanges(ServiceBase):
                 raise
 
     async def _delete_released(self, link: str, force: bool) -> None:
-        """Its groups are let go first, while there is somebody who can; and held again if the link stays."""
+        """Release the groups first, while the link still runs; hold them again if the link stays after all."""
         groups = self._runtime(link).groups
         try:
             await groups.release_all()

@@ -153,7 +153,7 @@ class MirrorChanges(ServiceBase):
         there = topics[topic]
         same = same_source_topic(mirror.source_topic_id, there.topic_id)
         known = None not in (mirror.source_topic_id, there.topic_id)
-        # Added ones are mirrored, too. Without ids they are taken for a sign of another topic.
+        # Added partitions are mirrored, too. Only where topics have no ids are they taken for a sign of another topic.
         same_size = there.partitions >= mirror.partitions if known else there.partitions == mirror.partitions
         if not same or not same_size:
             raise IllegalState(
@@ -201,14 +201,14 @@ class MirrorChanges(ServiceBase):
         return await holdings(runtime, mirror, found, self._sidecar.link_brokers(), wanted=wanted)
 
     def _refuse_while_running(self, link: str, topic: str) -> None:
-        """A failover takes FAILED mirrors too, and what is begun again has nothing to take over."""
+        """A failover takes FAILED mirrors too, and a mirror that begins again has nothing to take over."""
         try:
             refuse_while_running(self._image, link, topic)
         except refused.Refused as error:
             raise IllegalState(str(error)) from error
 
     async def _set_paused(self, link: str, topic: str, paused: bool, dry_run: bool) -> ChangeResult:
-        # Looked at and done under one lock, as a delete is: a promote that began in between would find its topic paused.
+        # Checked and done under one lock, as a delete is: a promote that began in between would find its topic paused.
         async with self._changing:
             runtime, mirror = self._mirror(link, topic)
             tps = mirror.topic_partitions()
@@ -217,7 +217,7 @@ class MirrorChanges(ServiceBase):
                 raise IllegalState(f"topic {topic} is being promoted or was promoted already")
             failed = [state.tp for state in states if state.phase is Phase.FAILED]
             if failed and not any(state.phase is Phase.PAUSED for state in states):
-                # Said, and not silently done nothing: the data that is missing does not come back by itself.
+                # An error, not a silent success: the missing data do not come back by themselves.
                 raise IllegalState(
                     f"{failed[0]} has FAILED, there is nothing to {'pause' if paused else 'go on with'}: see mirror "
                     "describe for the reason; mirror resume --restart begins again, without what the source has lost"
@@ -239,7 +239,7 @@ class MirrorChanges(ServiceBase):
     async def delete_mirror(
         self, link: str, topic: str, *, keep_data: bool, force: bool = False, dry_run: bool
     ) -> ChangeResult:
-        # Looked at and done under one lock: a promote that began in between would lose its topic at the target.
+        # Checked and done under one lock: a promote that began in between would lose its topic at the target.
         async with self._changing:
             runtime, mirror = self._mirror(link, topic)
             states = [
@@ -262,7 +262,7 @@ class MirrorChanges(ServiceBase):
             actions = [Action(action="delete mirror", resource=topic)]
             told: list[str] = []
             found = self._sidecar.target.image.topics_by_name.get(topic)
-            # Only the mirror's own: somebody may have deleted it and made another topic of that name.
+            # Only the mirror's own topic: somebody may have deleted it and made another one of that name.
             if not ended and found is not None and found.id == mirror.topic_id:
                 actions.append(Action(action="delete topic", resource=topic, detail="at the target"))
                 held = await self._held(runtime, mirror, found, found.partitions)

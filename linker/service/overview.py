@@ -120,7 +120,7 @@ class Overview(FleetService):
         )
 
     async def _examined(self, runtime: LinkRuntime) -> list[Check]:
-        """Rights, groups and clocks. A question that fails is a line, not an error."""
+        """Check rights, groups and clocks. A question that fails becomes a line, not an error."""
         topics = [mirror.topic for mirror in self._image.link_mirrors(runtime.name)]
         try:
             checks = await check_source_rights(runtime.source)
@@ -150,7 +150,8 @@ class Overview(FleetService):
         return checks + [check for found in rest for check in found]
 
     def _ended(self, mirror: MirrorTopic) -> bool:
-        """The source's topic may be gone by now, or refuse writes: nothing is asked of it any more."""
+        """Whether a mirror has ended. The source's topic may be gone by then, or refuse writes, so the source is asked
+        nothing about it."""
         states = self._image.topic_partitions(mirror.link, mirror.topic)
         return bool(states) and all(state.phase in ENDED for state in states)
 

@@ -130,7 +130,7 @@ class Promotes(Validations):
         )
 
     async def _configs(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[str]:
-        """Where source and target differ in what they would do, and what a promote does about it."""
+        """The configs by which source and target would act differently, and what a promote does about them."""
         try:
             found, _, _ = await preflight.read_source_topics(runtime.source, topics)
             brokers = [broker.id for broker in self._brokers(runtime)]
@@ -194,8 +194,8 @@ class Promotes(Validations):
         return source_producers(seen), direct_warnings(seen)
 
     def _still_closed(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[preflight.PreflightFinding]:
-        """Topics that an abandoned promote could not open at the source yet. With a job of theirs running nobody would
-        (linker.promote.source_fence_debts), and writes to them would be refused for as long as it catches up."""
+        """Topics that an abandoned promote could not open at the source yet. While a job has them, nobody opens them
+        (linker.promote.source_fence_debts), and writes to them would be refused for as long as the job catches up."""
         owed = {
             topic: job_id for job_id, found in debts(self._image, runtime.name).items() for topic in found
         }
@@ -252,8 +252,8 @@ class Promotes(Validations):
         return [said] if waiting else []
 
     async def _late_replicas(self, runtime: LinkRuntime, topics: Sequence[str], accepted: int) -> list[str]:
-        """Replicas that start later than the source: what lies before would be at the source only. A question that
-        fails now is asked again before writes are held."""
+        """Replicas that start later than the source: earlier records would be at the source only. If the brokers do not
+        answer now, they are asked again before writes are held."""
         tps = [state.tp for state in self._open(runtime.name, topics) if state.session_epoch >= 0]
         try:
             late = await runtime.starts.late(tps, timeout=_STARTS_TIMEOUT, every=False)
@@ -289,7 +289,7 @@ class Promotes(Validations):
         ]
 
     async def promote(self, link: str, request: PromoteRequest) -> PromoteJobStatus:
-        # From the first look to the start under one lock: what is durable must also run, and on this runtime.
+        # One lock from the first check to the start: a job that is durable must also run, and on this runtime.
         async with self._changing:
             return await self._begin_promote(link, request)
 
@@ -329,7 +329,7 @@ class Promotes(Validations):
             await self._follow_configs(runtime, topics)
             if request.options.fence_source:
                 preflight.refuse(await self._source_fence(runtime, topics))
-            # Last: a job that ran until now may have left some.
+            # Checked last: a job that ran until now may have left some.
             preflight.refuse(self._still_closed(runtime, topics))
         except preflight.PreflightError as error:
             raise PreflightFailed(str(error)) from error

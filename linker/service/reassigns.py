@@ -69,7 +69,7 @@ class MirrorReassigns(ServiceBase):
         leave: Collection[int],
         moves: Mapping[TopicPartition, object],
     ) -> list[str]:
-        """Partitions that stay on such a broker, and why; or that there is nothing to move."""
+        """The partitions that stay on a broker that is to be left, and why; or that there is nothing to move."""
         held = [
             f"{state.tp} ({state.phase})"
             for mirror in mirrors

@@ -16,7 +16,8 @@ class MirrorRepairs(ServiceBase):
     async def repair_mirror(
         self, link: str, topic: str, *, drop_target_records: bool, dry_run: bool
     ) -> ChangeResult:
-        """Have the link broker lead again what nobody leads. It takes nothing from a real broker that leads."""
+        """Have the link broker lead again the partitions that nobody leads. A real broker that leads keeps its
+        leadership."""
         runtime, mirror = self._mirror(link, topic)
         self._require_ready()
         found = self._sidecar.target.image.topics_by_name.get(topic)

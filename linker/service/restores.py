@@ -121,7 +121,7 @@ class RestoreRequests(Switches):
     async def _beyond(
         self, runtime: LinkRuntime, state: MirrorPartition, until: float, *, force: bool
     ) -> dict[str, int | None]:
-        """The records of one partition beyond; LinkerError if something is in the way."""
+        """The records of one partition beyond the failover; LinkerError if something is in the way."""
         tp, end = state.tp, decide.end_of(state)
         mirror = self._image.mirrors[runtime.name, tp.topic]
         await self._check_target(runtime, mirror, state)
@@ -139,7 +139,7 @@ class RestoreRequests(Switches):
         return {"agreed": agreed, "source_end": span.end, "records": records}
 
     async def _check_target(self, runtime: LinkRuntime, mirror: MirrorTopic, state: MirrorPartition) -> None:
-        """The target has still what it took over: all up to there, and nothing that the source lacks was deleted."""
+        """Check that the target still has its log up to the take-over, and has deleted nothing that the source lacks."""
         tp, end = state.tp, decide.end_of(state)
         topic = runtime.target.image.topics_by_name.get(tp.topic)
         if topic is None or topic.id != mirror.topic_id:
@@ -166,7 +166,8 @@ class RestoreRequests(Switches):
     async def _source_leader(
         self, runtime: LinkRuntime, mirror: MirrorTopic, state: MirrorPartition
     ) -> tuple[int, bytes]:
-        """Its broker id, and the topic's id; LinkerError unless all of its brokers are there."""
+        """The broker id of the leader at the source, and the topic's id; LinkerError unless all brokers of the partition
+        are there."""
         tp = state.tp
         await runtime.source.refresh([tp.topic], timeout=_ASK)
         topic = runtime.source.topics.get(tp.topic)

@@ -78,7 +78,7 @@ class SidecarViews(ServiceBase):
         )
 
     def _load_of_sidecars(self) -> tuple[Counter[int], Counter[int]]:
-        """Partitions led, and those in whose ISR a broker is, by broker id: as the target has it."""
+        """By broker id, how many partitions it leads and in how many ISRs it is, as the target has it."""
         leading: Counter[int] = Counter()
         in_isr: Counter[int] = Counter()
         for topic in self._sidecar.target.image.topics_by_id.values():
@@ -227,7 +227,7 @@ class SidecarViews(ServiceBase):
                 )
                 for broker_id, member in sorted(fleet_controller.members.items())
             ],
-            # One that is alone has no others to wait for, and its own lease does not end.
+            # A sidecar without a fleet waits for nobody, and its own lease does not end.
             away=[]
             if fleet.alone
             else [

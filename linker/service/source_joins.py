@@ -26,7 +26,7 @@ _LOOK = 0.25
 
 
 async def refuse_join(sidecar: Running, link: Link, source: Cluster, topics: Collection[str]) -> None:
-    """PreflightFailed if this sidecar could not join the source now. The others say themselves what keeps them."""
+    """PreflightFailed if this sidecar could not join the source now. The other sidecars report their own obstacles."""
     try:
         preflight.refuse(await sidecar.joined.findings(link, source, topics))
     except preflight.PreflightError as error:

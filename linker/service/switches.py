@@ -167,8 +167,8 @@ class Switches(Promotes):
         return bool(states) and any(state.phase not in ENDED | SWITCHING for state in states)
 
     async def promote(self, link: str, request: PromoteRequest) -> PromoteJobStatus:
-        """Of topics that are in sync it is a switch: the source cannot be written to past the fence, and there is a way
-        back."""
+        """A promote of topics that are in sync becomes a switch: nobody can write to the source past the fence, and
+        there is a way back."""
         topics = self._promote_topics(link, request)
         synced = [topic for topic in topics if self._image.mirrors[link, topic].sync]
         if not synced:

@@ -65,7 +65,7 @@ class TopologyView(ServiceBase):
         )
 
     async def _back(self, runtime: LinkRuntime) -> list[tuple[str, ...]] | LinkerError:
-        """Where those topics of a source come from that are mirrors there."""
+        """The origins of those topics of a source that are mirrors there."""
         try:
             async with asyncio.timeout(_PATIENCE):
                 there = await all_topics(runtime.source)

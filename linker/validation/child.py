@@ -41,7 +41,7 @@ def _append(file: Path, *, anew: bool = False) -> FileIO:
 
 
 def kill_group(process: asyncio.subprocess.Process) -> None:
-    """The process with its JVM; workers of Spark end when that does."""
+    """Kill the process with its JVM. Workers of Spark end when the JVM does."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

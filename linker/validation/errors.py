@@ -10,7 +10,7 @@ Side = Literal["source", "target", "spark"]
 
 
 class ValidatorError(LinkerError):
-    """The validator did not do it. `hopeless`: not before somebody changes something on this machine."""
+    """The validator failed. `hopeless`: it will fail again until somebody changes something on this machine."""
 
     def __init__(
         self, reason: str, *, side: Side | None = None, address: str | None = None, hopeless: bool = False

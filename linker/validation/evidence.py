@@ -20,9 +20,8 @@ from controller.phases import Phase
 from controller.plan.topic_configs import at_promote
 from controller.proof import EvidenceStatus, PromoteEvidence
 from controller.state import PromoteJob
-from fleet.link_controller import LinkController, wall_clock_ms
+from fleet.link_controller import wall_clock_ms
 from linker import __version__
-from linker.membership import TargetCluster
 from linker.validation.errors import ValidatorError
 from linker.validation.promoted import PromotedPartitions
 from linker.validation.runner import LinkValidator
@@ -44,11 +43,9 @@ _STORE_PAUSE = 2.0
 _STEPS = ("catch_up", "fence", "align", "validate", "hand_over", "finish")
 
 
-async def close_evidence(
-    validation: LinkValidator, controller: LinkController, target: TargetCluster, job: PromoteJob
-) -> None:
+async def close_evidence(validation: LinkValidator, job: PromoteJob) -> None:
     """Returns when the job says how it ended. Cancelled, it is begun again by whoever decides next."""
-    await EvidenceWriter(validation, controller, target, job).close()
+    await EvidenceWriter(validation, job).close()
 
 
 class EvidenceWriter:
@@ -57,25 +54,20 @@ class EvidenceWriter:
     def __init__(
         self,
         validation: LinkValidator,
-        controller: LinkController,
-        target: TargetCluster,
         job: PromoteJob,
         *,
-        give_up: float | None = None,
         promoted: PromotedPartitions | None = None,
         before: Sequence[str] = (),
         runs: Sequence[RunStatus] = (),
     ) -> None:
-        """Of a switch: `promoted`, with validator and cluster of the mirrors that run back; `before`, a line for each proof
+        """Of a switch: `promoted`, with the validator of the mirrors that run back; `before`, a line for each proof
         from before the hand-over; `runs`, those that brought it."""
         self._validation = validation
-        self._controller = controller
-        self._target = target
+        self._controller = validation.controller
         self._job = job
-        self._promoted = promoted or PromotedPartitions(validation, controller, target, job)
+        self._promoted = promoted or PromotedPartitions(validation, job)
         self._before = before
         self._runs = runs
-        self._give_up = GIVE_UP if give_up is None else give_up
         self._kafka: tuple[str | None, str | None] = (None, None)  # of source and target
 
     async def close(self) -> None:
@@ -114,10 +106,10 @@ class EvidenceWriter:
     # --- proving -------------------------------------------------------------------------------------------------
 
     async def _prove(self, tps: Sequence[TopicPartition]) -> str | None:
-        """Have every replica compared to the end it must have; why that could not be. Of mirrors that are gone there is
-        nothing to compare; the others are proved all the same."""
+        """Have every replica compared up to the end that it must have. Returns why that was not possible. Mirrors that
+        are gone cannot be compared; the others are proved all the same."""
         loop = asyncio.get_running_loop()
-        deadline, backoff = loop.time() + self._give_up, Backoff(_RETRY_FIRST, _RETRY_MAX)
+        deadline, backoff = loop.time() + GIVE_UP, Backoff(_RETRY_FIRST, _RETRY_MAX)
         topics = list(dict.fromkeys(tp.topic for tp in tps))
         while True:
             if not self._promoted.there(tps):
@@ -220,7 +212,7 @@ class EvidenceWriter:
                 await self._controller.close_evidence(self._job.link, self._job.id, evidence)
                 return
             except ControllerError:
-                # Its link was deleted meanwhile, or it was closed by a commit whose answer was lost.
+                # The link was deleted meanwhile, or an earlier commit, whose answer was lost, has closed the evidence.
                 log.debug("promote %d: its evidence is not asked for any more", self._job.id, exc_info=True)
                 return
             except LinkerError as error:
@@ -258,12 +250,12 @@ class EvidenceWriter:
             target=model.ClusterFacts(
                 name=target.name,
                 bootstrap=target.bootstrap,
-                cluster_id=self._target.cluster.cluster_id,
+                cluster_id=self._validation.target.cluster.cluster_id,
                 version=self._kafka[1],
             ),
             accepted_missing=job.accept_missing,
             requested_by=job.requested_by,
-            sidecar=str(self._target.broker_id),
+            sidecar=str(self._validation.target.broker_id),
             started_ms=job.started_at,
             finished_ms=wall_clock_ms(),
             phases=_phases(job),

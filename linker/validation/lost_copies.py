@@ -7,9 +7,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from fleet.link_controller import LinkController, wall_clock_ms
+from fleet.link_controller import wall_clock_ms
 from linker.links.copies import CopyView
-from linker.membership import TargetCluster
+from linker.links.link_part import LinkContext, LinkPart
 from linker.validation.planner import Position, lost, other_copies, positions_of
 from linker.validation.result_book import ResultBook
 from wire.errors import LinkerError
@@ -21,23 +21,17 @@ _LOOK_AGAIN = 0.5  # metadata changes come in bursts
 _RETRY = 1.0
 
 
-class LostCopies:
+class LostCopies(LinkPart):
     """Of one link."""
 
     def __init__(
         self,
-        link: str,
-        controller: LinkController,
-        target: TargetCluster,
+        context: LinkContext,
         copy: Callable[[TopicPartition], CopyView | None],
-        link_brokers: Callable[[], frozenset[int]],
         book: ResultBook,
     ) -> None:
-        self._link = link
-        self._controller = controller
-        self._target = target
+        super().__init__(context)
         self._copy = copy
-        self._link_brokers = link_brokers
         self._book = book
         self._changed = asyncio.Event()
 

@@ -221,7 +221,8 @@ def other_copies(
 
 
 def positions_of(copy: CopyView, now: int, monotonic: float) -> dict[int, tuple[Position, ...]]:
-    """Of each follower, on the wall clock (ms), as watermarks are. `monotonic`: seconds, the same moment."""
+    """The position of each follower, with times of the wall clock (ms), as watermarks have them. `monotonic`: seconds,
+    the same moment."""
     return {
         broker: tuple(
             Position(offset, now - int((monotonic - at) * 1000))

@@ -70,7 +70,7 @@ class ValidatorProcess:
         self._pause = 0.0
         self._not_before = 0.0
         self._busy = asyncio.Lock()
-        #: Spark's word about itself; None while it does not run.
+        #: Spark's report of itself; None while it does not run.
         self.ready: m.Ready | None = None
         #: Why the process was not usable last; None when it was.
         self.trouble: str | None = None
@@ -111,7 +111,8 @@ class ValidatorProcess:
                         hearing = False
             except BaseException as error:
                 if hearing or isinstance(error, asyncio.CancelledError):
-                    # Nobody takes its results any more. It would go on all the same, and the next run wait behind it.
+                    # Nobody takes the results any more. Without a cancel the run would go on, and the next one would
+                    # wait behind it.
                     await asyncio.shield(self._cancel(command.id))
                 raise
             finally:
@@ -221,7 +222,7 @@ class ValidatorProcess:
             )
         except OSError as error:
             raise self._failed(f"the validator cannot be started: {error.strerror or error}") from error
-        # Comparing may wait, forwarding may not.
+        # The comparison may wait for a processor, the forwarding of writes may not.
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
         self._pump = asyncio.create_task(self._watch(process), name="validator")
@@ -280,7 +281,7 @@ class ValidatorProcess:
             await self._kill("it does not read its commands")
             raise self._failed(f"the validator does not read its commands; see {self.log_file}") from None
         except (ConnectionError, RuntimeError):
-            # Why it ended is told by whoever watches it.
+            # `_watch` tells why it ended.
             log.debug("the validator has ended before it was asked")
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:

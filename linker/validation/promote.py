@@ -12,8 +12,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from controller.decide import validations
 from controller.proof import PartitionValidation
-from fleet.link_controller import LinkController
-from linker.links.copies import CopyView
 from linker.promote.ports import Tps, Unproved
 from linker.validation.errors import ValidatorError
 from linker.validation.runner import LinkValidator
@@ -35,14 +33,10 @@ class PromoteProof:
     def __init__(
         self,
         validation: LinkValidator,
-        controller: LinkController,
-        copy: Callable[[TopicPartition], CopyView | None],
         replicas: Callable[[TopicPartition], Collection[int]],
         distance: int,
     ) -> None:
         self._validation = validation
-        self._controller = controller
-        self._copy = copy
         self._replicas = replicas
         self._distance = distance
         self._trouble: ValidatorError | None = None
@@ -85,10 +79,10 @@ class PromoteProof:
                 return
 
     def unproved(self, tps: Tps) -> Mapping[TopicPartition, Unproved]:
-        image, link = self._controller.image, self._validation.link
+        image, link = self._validation.controller.image, self._validation.link
         found: dict[TopicPartition, Unproved] = {}
         for tp in tps:
-            copy, state = self._copy(tp), image.partitions.get((link, tp))
+            copy, state = self._validation.copy(tp), image.partitions.get((link, tp))
             if copy is None or state is None or not copy.loaded:
                 found[tp] = Unproved("the source's end is not known at the moment")
                 continue

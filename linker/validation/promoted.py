@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from controller.decide import validations
 from controller.phases import Phase
 from controller.state import JobStatus, MirrorPartition, PromoteJob
-from fleet.link_controller import LinkController
-from linker.membership import TargetCluster
 from linker.validation.planner import replicas_of
 from linker.validation.runner import LinkValidator
 from wire.frames.types import TopicPartition
@@ -17,12 +15,9 @@ from wire.frames.types import TopicPartition
 class PromotedPartitions:
     """Of one promote. Only lookups, nothing is kept."""
 
-    def __init__(
-        self, validation: LinkValidator, controller: LinkController, target: TargetCluster, job: PromoteJob
-    ) -> None:
+    def __init__(self, validation: LinkValidator, job: PromoteJob) -> None:
         self._validation = validation
-        self._controller = controller
-        self._target = target
+        self._controller = validation.controller
         self._job = job
 
     def owed(self) -> list[TopicPartition]:
@@ -39,7 +34,7 @@ class PromotedPartitions:
         ]
 
     def there(self, tps: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Those whose mirror was not deleted meanwhile; nothing can be looked up of the others."""
+        """The partitions whose mirror was not deleted meanwhile; nothing can be looked up about the others."""
         image, link = self._controller.image, self._validation.link
         return [
             tp
@@ -54,7 +49,7 @@ class PromotedPartitions:
         return self.state(tp).aligned_end
 
     def gone(self, tps: Sequence[TopicPartition]) -> str | None:
-        """Of which nothing can be proved any more; None if all are there."""
+        """Why nothing can be proved of some partitions any more; None if all are there."""
         there = set(self.there(tps))
         gone = [tp for tp in tps if tp not in there]
         if not gone:
@@ -68,7 +63,7 @@ class PromotedPartitions:
     def replicas(self, tp: TopicPartition) -> tuple[int, ...]:
         mirror = self._controller.image.mirrors[self._validation.link, tp.topic]
         link_brokers = self._validation.link_brokers()
-        return tuple(sorted(replicas_of(self._target.image, mirror, tp, link_brokers)))
+        return tuple(sorted(replicas_of(self._validation.target.image, mirror, tp, link_brokers)))
 
     def mismatches(self, tps: Sequence[TopicPartition]) -> int:
         """Replicas that differ: those found by this process, and those that the link state names. A broker that does not

@@ -20,10 +20,10 @@ from admin.validation_models import ValidationState
 from controller.phases import ENDED
 from controller.proof import EvidenceStatus
 from controller.state import PromoteJob
-from fleet.link_controller import LinkController, wall_clock_ms
+from fleet.link_controller import wall_clock_ms
 from linker.links.configs import topic_configs
 from linker.links.copies import CopyView
-from linker.membership import TargetCluster
+from linker.links.link_part import LinkContext
 from linker.validation.errors import ValidatorCancelled
 from linker.validation.lost_copies import LostCopies
 from linker.validation.planner import TopicRules, ValidationPlan, plan
@@ -57,9 +57,7 @@ async def _unknown() -> tuple[str | None, str | None]:
     return None, None
 
 
-WritesEvidence = Callable[
-    ["LinkValidator", LinkController, TargetCluster, PromoteJob], Coroutine[Any, Any, None]
-]
+WritesEvidence = Callable[["LinkValidator", PromoteJob], Coroutine[Any, Any, None]]
 """Proves what a promote has handed over, and writes its evidence (`evidence.close_evidence`)."""
 
 
@@ -68,28 +66,23 @@ class LinkValidator:
 
     def __init__(
         self,
-        link: str,
-        controller: LinkController,
-        target: TargetCluster,
+        context: LinkContext,
         validator: Validator,
-        source: Callable[[], m.Side],
+        source_side: Callable[[], m.Side],
         copy: Callable[[TopicPartition], CopyView | None],
-        link_brokers: Callable[[], frozenset[int]],
         write_evidence: WritesEvidence,
     ) -> None:
-        self.link = link
+        self.link, self.controller, self.target = context.link, context.controller, context.target
+        self.link_brokers = context.link_brokers
         self.validator = validator
+        self.source_side = source_side
+        self.copy = copy
         self.totals = Totals()
-        self.book = ResultBook(link, controller, copy)
-        self.lost_copies = LostCopies(link, controller, target, copy, link_brokers, self.book)
+        self.book = ResultBook(context.link, context.controller, copy)
+        self.lost_copies = LostCopies(context, copy, self.book)
         #: Why the last run of the continuous validation failed; None if it did not.
         self.trouble: str | None = None
         self.runs: deque[RunStatus] = deque()
-        self._controller = controller
-        self.target = target
-        self.source_side = source
-        self._copy = copy
-        self.link_brokers = link_brokers
         self._write_evidence = write_evidence
         #: Where replicas start that start later than the source, as seen last.
         self.log_starts: Callable[[], Mapping[TopicPartition, Mapping[int, int]]] = dict
@@ -119,7 +112,7 @@ class LinkValidator:
                 self._group = group
                 group.create_task(self.lost_copies.run(), name=f"{self.link}: watermarks")
                 group.create_task(self.continuous.run(), name=f"{self.link}: continuous validation")
-                for (link, _), job in sorted(self._controller.image.jobs.items()):
+                for (link, _), job in sorted(self.controller.image.jobs.items()):
                     if link == self.link:
                         self.close_evidence(job)
         finally:
@@ -132,7 +125,7 @@ class LinkValidator:
     @property
     def interval(self) -> float | None:
         """Seconds between continuous runs; None: it does not run by itself."""
-        link = self._controller.image.links.get(self.link)
+        link = self.controller.image.links.get(self.link)
         value = None if link is None else link.options.get(INTERVAL_OPTION)
         return value / 1000 if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
@@ -195,7 +188,7 @@ class LinkValidator:
             self.book.look([TopicPartition(one.topic, one.partition) for one in found.partitions])
             made[:] = [
                 Recorder(
-                    self._controller,
+                    self.controller,
                     self.link,
                     found,
                     status,
@@ -241,30 +234,37 @@ class LinkValidator:
         """The ranges that are due now. LinkerError if the target does not say what is configured there."""
         now = wall_clock_ms()
         await self.lost_copies.forget()
-        image = self._controller.image
+        image = self.controller.image
         topics = sorted({tp.topic for tp in tps if (self.link, tp.topic) in image.mirrors})
         rules: Mapping[str, TopicRules] = {}
         if topics:
             configs = await topic_configs(self.target.cluster, topics, timeout=_CALL_TIMEOUT)
             rules = {topic: TopicRules.of(found.effective) for topic, found in configs.items()}
-        found = plan(
-            self._controller.image,
+        return replace(self._plan(tps, rules, mode, only_behind=only_behind), at=now)
+
+    def _plan(
+        self,
+        tps: Collection[TopicPartition],
+        rules: Mapping[str, TopicRules],
+        mode: Mode = Mode.BATCHES,
+        *,
+        only_behind: bool,
+    ) -> ValidationPlan:
+        ends = {tp: end for tp in tps if (end := self._source_end(tp)) is not None} if only_behind else None
+        return plan(
+            self.controller.image,
             self.target.image,
             self.link,
             tps,
             self.link_brokers(),
             rules,
             mode=mode,
-            source_ends=self._source_ends(tps) if only_behind else None,
+            source_ends=ends,
             log_starts=self.log_starts(),
         )
-        return replace(found, at=now)
-
-    def _source_ends(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: end for tp in tps if (end := self._source_end(tp)) is not None}
 
     def _source_end(self, tp: TopicPartition) -> int | None:
-        copy = self._copy(tp)
+        copy = self.copy(tp)
         return copy.high_watermark if copy is not None and copy.loaded else None
 
     # --- what somebody asks for ------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ class LinkValidator:
                 Urgency.ONCE,
                 lambda: [
                     state.tp
-                    for state in self._controller.image.link_partitions(self.link)
+                    for state in self.controller.image.link_partitions(self.link)
                     if state.topic in wanted
                 ],
                 only_behind=False,
@@ -333,24 +333,13 @@ class LinkValidator:
     def _open(self) -> list[TopicPartition]:
         return [
             state.tp
-            for state in self._controller.image.link_partitions(self.link)
+            for state in self.controller.image.link_partitions(self.link)
             if state.phase not in ENDED and state.session_epoch >= 0
         ]
 
     def _due(self) -> bool:
         """Whether the process is worth being woken up."""
-        tps = self._open()
-        found = plan(
-            self._controller.image,
-            self.target.image,
-            self.link,
-            tps,
-            self.link_brokers(),
-            {},
-            source_ends=self._source_ends(tps),
-            log_starts=self.log_starts(),
-        )
-        return bool(found.partitions)
+        return bool(self._plan(self._open(), {}, only_behind=True).partitions)
 
     # --- for promotes --------------------------------------------------------------------------------------------
 
@@ -363,7 +352,7 @@ class LinkValidator:
         if job.evidence is not None and job.evidence.status is EvidenceStatus.PENDING:
             name = f"evidence of promote {job.id}"
             if name not in self._tasks and self._group is not None:
-                self._spawn(name, self._write_evidence(self, self._controller, self.target, job))
+                self._spawn(name, self._write_evidence(self, job))
 
     async def after_hand_over(self, status: RunStatus, tps: Sequence[TopicPartition]) -> m.Finished | None:
         """The run with exact ends."""

@@ -141,7 +141,7 @@ class Recorder:
                 raise ValidatorError(f"the validator reports on broker {result.broker_id} for {tp}, unasked")
             base, since = self._bases[key], self._since.get(key)
             if base is not None and since is not None and self._lost(tp, result.broker_id, base, since):
-                # Its watermark stays as old as it is, and so is forgotten by whoever looks next.
+                # Its watermark keeps its age, so the next look for lost copies forgets it.
                 self._status.left_out[tp] = f"broker {result.broker_id} has lost its replica meanwhile"
                 continue
             noted.append(result)
@@ -205,8 +205,8 @@ class Recorder:
             status.differing[key] = tuple(wrong)
 
     def _may_pass(self, tp: TopicPartition, result: m.ReplicaResult, finding: Finding) -> bool:
-        """Whether a replica only has not come so far. Not if the source has rested since its end was sampled: the replica
-        was given its time, and nothing more is on its way."""
+        """Whether a replica is merely behind. Not if the source has been idle since its end was sampled: the replica has
+        had its time, and nothing more is on its way."""
         return finding.kind is FindingKind.SHORT and self._source_end(tp) != result.source_end
 
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from controller.phases import LED_ELSEWHERE, SWITCHING, Phase
 from controller.state import MirrorPartition, PromoteJob
-from fleet.link_controller import LinkController
-from linker.membership import TargetCluster
 from linker.promote.ports import FenceProof
 from linker.validation.evidence import GIVE_UP, EvidenceWriter
 from linker.validation.promoted import PromotedPartitions
@@ -25,41 +23,32 @@ _ELSEWHERE = SWITCHING | LED_ELSEWHERE
 _REVERSED_PAUSE = 0.25
 
 
-class Against(NamedTuple):
-    """The link that runs the other way."""
-
-    validation: LinkValidator
-    target: TargetCluster  # the cluster that was left
+#: The validation of the link that runs the other way. Its target is the cluster that was left.
+Against = Callable[[], LinkValidator | None]
 
 
 def close_switch_evidence(
-    forward: LinkValidator, controller: LinkController, job: PromoteJob, against: Callable[[], Against | None]
+    forward: LinkValidator, job: PromoteJob, against: Against
 ) -> Coroutine[Any, Any, None]:
     """Returns when the job says how it ended. `forward`: of the mirrors that it has promoted, soon none any more."""
     before = proved_before(dict(forward.book.tails), job)
-    return _close_switched(forward, controller, job, against, before)
+    return _close_switched(forward, job, against, before)
 
 
 async def _close_switched(
-    forward: LinkValidator,
-    controller: LinkController,
-    job: PromoteJob,
-    against: Callable[[], Against | None],
-    before: Sequence[str],
+    forward: LinkValidator, job: PromoteJob, against: Against, before: Sequence[str]
 ) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + GIVE_UP
-    while (found := against()) is None or not SwitchedPartitions(found, controller, job).begun():
+    while (found := against()) is None or not SwitchedPartitions(found, job).begun():
         if loop.time() > deadline:
             break
         await asyncio.sleep(_REVERSED_PAUSE)
     if found is None:
-        found = Against(forward, forward.target)  # nothing of it is there, which is what it says then
-    promoted = SwitchedPartitions(found, controller, job)
+        found = forward  # no partition is found there, and the evidence says so
+    promoted = SwitchedPartitions(found, job)
     await EvidenceWriter(
-        found.validation,
-        controller,
-        found.target,
+        found,
         job,
         promoted=promoted,
         before=before,
@@ -69,9 +58,6 @@ async def _close_switched(
 
 class SwitchedPartitions(PromotedPartitions):
     """Of one switch, as the mirrors that run back show them."""
-
-    def __init__(self, against: Against, controller: LinkController, job: PromoteJob) -> None:
-        super().__init__(against.validation, controller, against.target, job)
 
     def owed(self) -> list[TopicPartition]:
         return list(self._job.partitions)
@@ -101,7 +87,7 @@ class SwitchedPartitions(PromotedPartitions):
 
 
 def proved_before(proofs: Mapping[tuple[TopicPartition, int], FenceProof], job: PromoteJob) -> list[str]:
-    """The comparisons of the replicas that took over, by what each was done."""
+    """A line for each way in which the replicas that took over were compared."""
     mine = {key: one for key, one in proofs.items() if key[0] in set(job.partitions)}
     if not mine:
         return [

@@ -136,7 +136,8 @@ def may_answer(partition: MirroredPartition) -> bool:
 
 
 def awaits_switch(part: Part) -> bool:
-    """Nothing can be told of the partition but where it ends: nobody may be asked before its switch is over."""
+    """Whether a switch has the partition: only its end is known then, and nobody may be asked for more before the
+    switch is over."""
     partition = None if part.mirror is None else part.mirror.partition(part.asked.index)
     return partition is not None and partition.switching
 
@@ -164,9 +165,8 @@ def without_lease(parts: Iterable[Part]) -> bool:
 
 
 def led_elsewhere(hub: ForwardingHub, parts: Iterable[Part]) -> None:
-    """Replace what is known of partitions that were handed over while the fetch waited: it is of the source's log, which is
-    not the partition's any more, and may have gone on where the target's has, too.
-    """
+    """Replace the results for partitions that were handed over while the fetch waited. They are of the source's log,
+    which is not the partition's any more and may have gone its own way since."""
     for part in parts:
         if part.result is not None and part.result.error in _OF_THE_LOG and is_led_elsewhere(hub, part):
             part.result = FetchPartitionResult(part.asked.index, NOT_LEADER_OR_FOLLOWER)

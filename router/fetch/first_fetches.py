@@ -1,4 +1,4 @@
-"""The first offset that each client asks for, of some partitions, from a moment on.
+"""Notes the first offset that each client asks for, for chosen partitions, from a given moment on.
 
 How a promote of a consumer group sees that its members begin where they are to begin. Only what is fetched from this
 sidecar is seen: promoted partitions, and those that another sidecar leads, are not.

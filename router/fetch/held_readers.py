@@ -34,7 +34,7 @@ class HeldReaders:
     def note(
         self, link: str, topic: str, client_id: str | None, host: str, now: float
     ) -> HeldConsumer | None:
-        """It asked and got nothing. The reader, if nobody has been told of this client on this link yet."""
+        """A consumer asked and got nothing. Returns the reader if nobody was told of this client on this link before."""
         reader = HeldConsumer(link, topic, (client_id or "")[:MOST_OF_A_NAME], host)
         known = self._seen.get(reader)
         if known is not None and now - known[1] <= SILENT:

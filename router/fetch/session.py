@@ -5,10 +5,10 @@ Lives here: waiting for data and putting the answer together. Not here: what is 
 (``decision.py``), what is asked of the source (``source.py``), replica fetchers and the window of recent
 batches (``fetcher``, the latter through the LocalLog port).
 
-Reads need the lease at the moment of answering (``fetch_decision.without_lease``). Until it is back a fetch is
-held and then looked for anew; at the end of the consumer's wait its answer is empty. Followers are not gated: they
-follow the leadership that KRaft proves by the leader epoch of each fetch, and what their copies are worth the link
-controller verifies before a hand-over.
+Reads need the lease at the moment of answering (``decision.without_lease``). Until it is back a fetch is held and then
+looked for anew; at the end of the consumer's wait its answer is empty. Followers are not gated: they follow the
+leadership that KRaft proves by the leader epoch of each fetch, and what their copies are worth the link controller
+verifies before a hand-over.
 
 No fetch sessions: every answer says session 0, so clients send full requests. Memory: an answer has at most what
 ``read_bytes`` divided among the consumers allows, be it from memory or from the source; a connection's fetches are
@@ -100,7 +100,8 @@ class FetchSession:
                 self._connection.pause_reading()
 
     def _go_on(self) -> None:
-        """Begin what waits, until one of them has to. A loop: behind one that waits there may be thousands that need not."""
+        """Begin the waiting fetches in turn, until one of them has to wait for data. A loop, because thousands may
+        stand behind it that need not wait."""
         if self._beginning:
             return
         self._beginning = True
@@ -117,8 +118,8 @@ class FetchSession:
                 self._connection.resume_reading()
 
     def _may_answer(self) -> bool:
-        """Whether another answer may be made. One that nobody takes stays in memory: there is one of a client at most, and
-        of all clients no more than their budget."""
+        """Whether another answer may be made. An answer that the client does not take stays in memory: one per client
+        at most, and for all clients together no more than their budget."""
         if not self._connection.offer_answers():
             self._waits = True
             self._connection.when_taken(self._taken)
@@ -137,7 +138,6 @@ class FetchSession:
 
     def _begin(self, exchange: Exchange, request: FetchRequest) -> None:
         self._busy = True
-        self.hub.stats.fetch_requests += 1
         if request.session_id != 0 or request.session_epoch > 0:
             self._reply(exchange, request, (), error=FETCH_SESSION_ID_NOT_FOUND)
             return
@@ -226,9 +226,8 @@ class FetchSession:
     # Looking for data
 
     def _look(self) -> None:
-        """Take what memory has, ask the source for what it has not; answer if it is time to, else see to it that it will be.
-        Called again whenever something moved, or a time is over.
-        """
+        """Take what is in memory, ask the source for the rest, and answer if it is time to. Else this is called again
+        as soon as something has moved or a time is over."""
         fetch = self._fetch
         if fetch is None or self._held:
             return

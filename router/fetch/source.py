@@ -50,7 +50,7 @@ class _Poll:
         self.parts = parts  # of the fetch that waits just now
 
     def take_up(self, fetch: PendingFetch, parts: Iterable[Part]) -> list[Part]:
-        """The answer is for these parts of a later fetch. Returns those that it will not say anything of."""
+        """Use the answer for these parts of a later fetch. Returns the parts that it will not cover."""
         others = []
         for part in parts:
             key = source_key(self.version, part)
@@ -69,11 +69,11 @@ class SourceReads:
     """The source's side of the fetches of one consumer connection, of which there is one at a time."""
 
     def __init__(self, hub: ForwardingHub, owner: Swept, changed: Callable[[], None]) -> None:
-        """changed: something came, or will not come. Swept: by it `sweep` is called."""
+        """changed: called when an answer came, or will not come."""
         self._hub = hub
         self._owner = owner
         self._changed = changed
-        self._routes = RoutePool(hub.ports.source, hub.tasks, hub.limits, hub.stats, self._route_changed)
+        self._routes = RoutePool(hub.ports.source, hub.tasks, hub.limits, self._route_changed)
         self._fetch: PendingFetch | None = None
         self._polls: dict[Route, _Poll] = {}
         #: Parts that wait for a leader, for a connection, or for the end of what the node was asked before.
@@ -91,7 +91,7 @@ class SourceReads:
         self._ask(fetch, parts)
 
     def owes(self, *, newly_asked: bool = False) -> bool:
-        """Whether something may still come. newly_asked: of what this very fetch has asked."""
+        """Whether an answer may still come. newly_asked: only to requests that were sent for this very fetch."""
         if self._unasked:
             return True
         return any(

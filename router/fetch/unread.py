@@ -1,9 +1,9 @@
 """One budget for answers that consumers have not read yet.
 
 An answer stays in memory until its client reads it. A client that does not read costs that, for as long as it stays
-connected; with enough of them that would be all memory there is. So no answer is made while the budget is exceeded, and when
-it is, who has read nothing of its answer for a while loses its connection to those who would read. Clients come back and ask
-again.
+connected; with enough of them that would be all memory there is. So no answer is made while the budget is exceeded, and
+then a client that has read nothing of its answer for a while is disconnected, to make room for clients that do read.
+Clients come back and ask again.
 """
 
 from __future__ import annotations

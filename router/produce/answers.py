@@ -81,13 +81,11 @@ class ProduceAnswers:
                 )
             elif batch.deferred is not None:
                 self.hub.stats.links[route.link].deferred += 1
-            elif not what and not batch.closed:
-                self.hub.stats.produce_retries += 1
             answers.extend(self._own_words(batch, result, what))
         self.settle(answers, pairs)
 
     def _carried(self, pairs: list[Pair], response: ProduceResponse, results: list[ProduceResult]) -> None:
-        """A new leader answered: its word needs no lease, for its log is the partition's."""
+        """A new leader answered. No lease is needed, because that leader's log is the partition's log."""
         answers: list[Answer[ProduceJob]] = []
         refused: dict[TopicPartition, int] = {}
         for (lane, batch), result in zip(pairs, results, strict=True):
@@ -107,7 +105,7 @@ class ProduceAnswers:
     def _own_words(
         self, batch: Batch[ProduceJob], result: ProduceResult, what: Sequence[Answer[ProduceJob]]
     ) -> Sequence[Answer[ProduceJob]]:
-        """Answer the batch by what the source said of it, if that is what the client gets; the other answers."""
+        """Answer the batch in the source's own words if the lane decided so. Returns the other answers."""
         if not what or what[0] != (batch, result.error):
             return what
         result.current_leader = None  # the source's broker ids mean nothing here
@@ -127,14 +125,13 @@ class ProduceAnswers:
         self.settle(self._own_words(batch, batch.deferred.result, answers), [(lane, batch)])
 
     def _lost(self, pairs: list[Pair]) -> None:
-        self.hub.stats.produce_lost += len(pairs)
         self.settle([told for lane, batch in pairs for told in lane.lost(batch)], pairs)
 
     def settle(self, answers: Sequence[Answer[ProduceJob]], pairs: list[Pair]) -> None:
         """After answers arrived for these batches: tell the client, let go of the bytes, send what may go
         now.
         """
-        # As of now: what an answer sets going may end others of them, which are let go of there.
+        # Taken now: delivering an answer may end others of these batches, and those are released there.
         landed = [batch.job for _, batch in pairs if batch.closed]
         if answers:
             self.deliver(answers, {id(batch) for _, batch in pairs})

@@ -98,7 +98,7 @@ class FastPath:
         self._usual: dict[tuple[TopicKey, int], _Usual] = {}
 
     def learn(self, pairs: Sequence[Pair], route: Route, asked: SourceRequest, job: ProduceJob) -> None:
-        """These batches were sent there in one request. If the next ones may go the same way, this is what they need."""
+        """These batches were sent there in one request: keep what the next ones need to go the same way, if they may."""
         header, topics = job.exchange.header, job.request.topics
         client_id = header.client_id
         if (
@@ -145,7 +145,7 @@ class FastPath:
         ways = {together[0][0].route: together} if len(together) == 1 else _by_node(together)
         if ways is None or self._answers.vanished:
             return False
-        job.in_lanes = len(together)  # held by them from now on, no more by the request itself
+        job.in_lanes = len(together)  # the batches hold the bytes from now on, the request itself no more
         for route, passed in ways.items():
             for usual, batch in passed:
                 usual.lane.pass_on(batch, route)

@@ -80,7 +80,7 @@ class SourceRequest(NamedTuple):
     keys: list[tuple[TopicKey, int]]  # in the order of the batches it was made of
 
     def match(self, response: ProduceResponse) -> list[ProduceResult]:
-        """The results in the order of the batches; brokers group and order partitions as they like."""
+        """Put the results into the order of the batches; brokers group and order partitions as they like."""
         if len(self.keys) == len(response.topics) == 1:
             (topic, results) = response.topics[0]
             if len(results) == 1 and self.keys[0] == (topic, results[0].index):

@@ -19,10 +19,11 @@ log: idempotent ones go on being sent in order (the source drops the copy), for 
 REQUEST_TIMED_OUT, which it may retry. A batch that was answered to the client or whose client vanished
 stays in flight (TOLD) until the source answers: a fence must wait for it, for it may still land.
 
-A batch that goes back takes along the batches that follow. When a batch goes back to the client, its time being over or for
-any other reason that makes it come again, later ones of its producer in the queue go back at once, and later ones in flight
-are BEHIND: what the source takes of them is told, but none of them is sent again here, and
-OUT_OF_ORDER_SEQUENCE_NUMBER for them is our doing, not the client's. A batch that comes new is held by ``retry_order.py``.
+When a batch goes back, the batches that follow it go back too. When a batch goes back to the client, its time being
+over or for any other reason that makes it come again, later ones of its producer in the queue go back at once, and
+later ones in flight are BEHIND: if the source takes them the client is told so, but none of them is sent again here,
+and OUT_OF_ORDER_SEQUENCE_NUMBER for them is our doing, not the client's. A batch that comes new is held by
+``retry_order.py``.
 
 Producers without an id get what Kafka gives them: a leadership error with several batches in flight, or
 after the leader had already written, may reorder or double their batches, as their own retry would.

@@ -1,10 +1,10 @@
 """Batches that went back to an idempotent producer, so that none behind them overtakes them. Pure: the time is passed in.
 
-A client has several requests on the way. Where the first is refused and the second is forwarded, because the lease came or
-a fence went in between, the source sees a gap and answers OUT_OF_ORDER_SEQUENCE_NUMBER. By the protocol that is right, and
-a broker that becomes leader between two requests does the same. But librdkafka then takes a new epoch for all its
-partitions (`rd_kafka_idemp_drain_epoch_bump`), and what it was not told the outcome of elsewhere it writes a second time.
-So what follows a batch that went back goes back too, until that batch comes again.
+A client has several requests on the way. Where the first is refused and the second is forwarded, because the lease came
+or a fence went in between, the source sees a gap and answers OUT_OF_ORDER_SEQUENCE_NUMBER. By the protocol that is
+right, and a broker that becomes leader between two requests does the same. But librdkafka then takes a new epoch for
+all its partitions (`rd_kafka_idemp_drain_epoch_bump`), and what it was not told the outcome of elsewhere it writes a
+second time. So all batches behind one that went back go back too, until that one comes again.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Routes(Generic[JobT]):
         self._session = session
         self._deliver = deliver
         self._pump = pump
-        self._routes = RoutePool(hub.cluster, hub.tasks, hub.limits, hub.stats, self._route_changed)
+        self._routes = RoutePool(hub.cluster, hub.tasks, hub.limits, self._route_changed)
         self._stuck: dict[Lane[JobT], str] = {}  # waits for a leader or a connection: its link
         self._late_at: float | None = None
         self._shut: dict[Lane[JobT], float] = {}  # forwarding is off, or the lease lapsed: since when
@@ -66,7 +66,7 @@ class Routes(Generic[JobT]):
             self._give_back(late)
 
     def _is_last(self, lane: Lane[JobT]) -> bool:
-        """Whether clients are sent away already: what it has is the last."""
+        """Whether clients are sent away already, so that the lane gets no more batches."""
         return self._hub.fences.state(lane.tp) is FenceState.HANDED_OVER
 
     def _give_back(self, lanes: Iterable[Lane[JobT]]) -> None:
@@ -132,7 +132,8 @@ class Routes(Generic[JobT]):
         return route
 
     def _shut_out(self, lane: Lane[JobT], since: float | None, leased: bool) -> None:
-        """Nothing is forwarded now, and may be in a moment: what the lane has waits until its requests' time is over."""
+        """Forwarding is off now, and may be on in a moment: the lane's batches wait until the time of their requests is
+        over."""
         now = self._hub.loop.time()
         if since is None:
             since = now
@@ -144,8 +145,8 @@ class Routes(Generic[JobT]):
 
     def _carrying(self, lane: Lane[JobT], *, last: bool) -> Route | None:
         """The open connection to the partition's new leader, a real broker of the target. A client that is not carried
-        waits until it is told who leads. last: what cannot be sent now is for its client to send, which is told so.
-        """
+        waits until it is told who leads. last: batches that cannot be sent now go back to the client, which sends them
+        to the new leader."""
         chosen = self._hub.carrying.chosen(self._session)
         node = self._hub.carrying.leader(lane.tp) if chosen else None
         if node is None or lane.stale or lane.state is LaneState.WAITING:

@@ -313,8 +313,8 @@ class ProduceSession:
         return bool(self.answers.jobs) or self._ways.any
 
     def _expire_waiting(self, job: ProduceJob) -> None:
-        """Its client's rights are still being asked for. The batches that wait behind it follow it back when they are
-        known."""
+        """The client's rights are still being asked for. When they are known, the batches that wait behind this one go
+        back as well."""
         now = self.hub.loop.time()
         slot = 0
         for key, partitions in job.request.topics:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from router.ports import Mirror, RouterLimits, RouterStats, SourceCluster, SourceConnectionLike
+from router.ports import Mirror, RouterLimits, SourceCluster, SourceConnectionLike
 from router.tasks import TaskKeeper
 from wire.backoff import Backoff
 from wire.client.cluster_metadata import PartitionMetadata
@@ -152,13 +152,11 @@ class RoutePool:
         source: Callable[[str], SourceCluster],
         tasks: TaskKeeper,
         limits: RouterLimits,
-        stats: RouterStats,
         on_change: Callable[[str, LinkerError | None], None],
     ) -> None:
         self._source = source
         self._tasks = tasks
         self._limits = limits
-        self._stats = stats
         self._on_change = on_change  # (link, None): a route opened; (link, error): it failed or closed
         self._routes: dict[tuple[str, int], Route] = {}
         self._next: dict[tuple[str, int], Route] = {}  # being opened, to take the place of one that expires
@@ -203,7 +201,7 @@ class RoutePool:
         )
 
     def _placed(self, key: tuple[str, int], route: Route) -> bool:
-        """Whether an opened route is wanted still; if it follows another one, it takes that one's place."""
+        """Whether an opened route is still wanted. If it was opened to replace another one, it takes that one's place."""
         if self._next.get(key) is route:
             del self._next[key]
             old = self._routes.get(key)
@@ -253,7 +251,6 @@ class RoutePool:
         if not self._placed(key, route):  # closed meanwhile
             connection.close()
             return
-        self._stats.source_connections += 1
         connection.channel.add_close_callback(lambda: self._ended(key, route))
         self._on_change(route.link, None)
 
@@ -273,7 +270,6 @@ class RoutePool:
         self._on_change(route.link, error)
 
     def _ended(self, key: tuple[str, int], route: Route) -> None:
-        self._stats.source_connections -= 1
         self._replaced.discard(route)
         if self._routes.get(key) is route:
             del self._routes[key]

@@ -44,7 +44,7 @@ class WaitingTransactions:
         return any(tp in tps for tp, _ in self._waiting.values())
 
     def admit(self, job: ProduceJob, slot: int, tp: TopicPartition, records: memoryview) -> None:
-        """The batch waits from now on. If there is no room for it, its client is told to try again at once."""
+        """Have the batch wait. If there is no room for it, its client is told at once to try again."""
         job.in_lanes += 1
         self.topics.add(tp.topic)
         self._waiting[job, slot] = (tp, records)

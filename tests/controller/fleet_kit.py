@@ -91,6 +91,14 @@ async def running_head(
         await asyncio.gather(running, return_exceptions=True)
 
 
+@contextlib.asynccontextmanager
+async def head_with_mirror(**options: object) -> AsyncIterator[FleetController]:
+    """A head whose store has the mirror of `with_mirror`."""
+    store = TroubledStore()
+    async with running_head(await with_mirror(store), store, **options) as head:
+        yield head
+
+
 def hello(broker_id: int = 900, session: str = "", **fields: object) -> m.Hello:
     given = {"broker_id": broker_id, "session": session or f"s{broker_id}", "cluster_id": "cluster"} | fields
     return m.Hello.model_validate(given)

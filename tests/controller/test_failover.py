@@ -21,6 +21,7 @@ from fleet.stores import StoreError
 from linker.promote.driver import PromoteDriver, PromoteOutcome
 from linker.promote.failover import TakeOverPorts
 from linker.promote.ports import PromoteSettings
+from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
 from tests.controller.simulation import LINK, Ports, World, mirrored, ports_of
 from tests.controller.virtual_loop import run_virtual
@@ -85,8 +86,8 @@ async def linked(*phases: Phase) -> LinkController:
         tp = TopicPartition("t", index)
         if phase is Phase.LINKING:
             continue
-        await controller.establish(
-            "l", tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+        await establish(
+            controller, "l", tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
         )
         if phase is Phase.FAILED:
             await controller.fail_partition("l", tp, "retention outran it")

@@ -20,6 +20,7 @@ from tests.controller.fleet_kit import (
     TP,
     Caller,
     TroubledStore,
+    head_with_mirror,
     hello,
     now,
     running_head,
@@ -50,14 +51,12 @@ async def fence_time(head: FleetController, timeout: float = 30.0) -> float:
 
 def test_a_member_joins_and_is_written_down_before_its_first_lease() -> None:
     async def main() -> None:
-        store = TroubledStore()
-        controller = await with_mirror(store)
-        async with running_head(controller, store) as head:
+        async with head_with_mirror() as head:
             caller = Caller(head)
             welcome = await caller.join(session="a", version="1.2")
-            assert controller.image.identities[900].session == "a"
+            assert head.controller.image.identities[900].session == "a"
             assert welcome.image is not None
-            assert {path for path, _, _ in welcome.image} == set(controller.image.versions)
+            assert {path for path, _, _ in welcome.image} == set(head.controller.image.versions)
             assert welcome.lease == SETTINGS.lease
             assert not head.leases.may_hold(now())
             assert (await caller.renew(4)).n == 4
@@ -77,13 +76,11 @@ def test_a_member_joins_and_is_written_down_before_its_first_lease() -> None:
 )
 def test_who_is_not_taken(fields: dict[str, object], text: str, fatal: bool) -> None:
     async def main() -> None:
-        store = TroubledStore()
-        controller = await with_mirror(store)
-        async with running_head(controller, store) as head:
+        async with head_with_mirror() as head:
             refusal = await refused(head, **fields)
             assert text in refusal.reason
             assert refusal.fatal is fatal
-            assert not controller.image.identities
+            assert not head.controller.image.identities
             assert not head.members
 
     run_virtual(main())
@@ -91,9 +88,7 @@ def test_who_is_not_taken(fields: dict[str, object], text: str, fatal: bool) -> 
 
 def test_a_newer_program_is_taken_at_the_version_both_know() -> None:
     async def main() -> None:
-        store = TroubledStore()
-        controller = await with_mirror(store)
-        async with running_head(controller, store) as head:
+        async with head_with_mirror() as head:
             assert (await Caller(head).join(protocol=(1, 7))).protocol == 1
 
     run_virtual(main())
@@ -102,9 +97,7 @@ def test_a_newer_program_is_taken_at_the_version_both_know() -> None:
 @pytest.mark.parametrize("raw", [{"type": "renew", "n": 1}, {"type": "x"}, None])
 def test_who_does_not_begin_with_hello(raw: dict[str, object] | None) -> None:
     async def main() -> None:
-        store = TroubledStore()
-        controller = await with_mirror(store)
-        async with running_head(controller, store) as head:
+        async with head_with_mirror() as head:
             caller = Caller(head)
             if raw is not None:
                 caller.channel.send(raw)  # type: ignore[arg-type]
@@ -165,9 +158,7 @@ def test_the_first_of_two_gets_no_lease_while_the_second_is_written_down() -> No
 
 def test_a_restarted_process_vouches_for_the_end_of_the_earlier_one() -> None:
     async def main() -> None:
-        store = TroubledStore()
-        controller = await with_mirror(store)
-        async with running_head(controller, store) as head:
+        async with head_with_mirror() as head:
             first = Caller(head)
             await first.join(session="a")
             await first.renew()
@@ -195,9 +186,7 @@ async def fence_time_with(head: FleetController, caller: Caller) -> float:
 
 def test_the_same_process_connects_again() -> None:
     async def main() -> None:
-        store = TroubledStore()
-        controller = await with_mirror(store)
-        async with running_head(controller, store) as head:
+        async with head_with_mirror() as head:
             first, second = Caller(head), Caller(head)
             await first.join()
             await first.renew()
@@ -286,15 +275,13 @@ def test_leases_of_an_older_head_are_waited_for() -> None:
 
 def test_an_endless_lease_is_held_by_whoever_shares_the_process() -> None:
     async def main() -> None:
-        store = TroubledStore()
-        controller = await with_mirror(store)
-        async with running_head(controller, store, endless_leases=True) as head:
+        async with head_with_mirror(endless_leases=True) as head:
             caller = Caller(head, local=True)
             welcome = await caller.join()
             assert welcome.lease is None
             assert welcome.image is None
-            assert not controller.image.identities
-            await controller.create_link("x", "c", {})
+            assert not head.controller.image.identities
+            await head.controller.create_link("x", "c", {})
             assert not [x for x in await caller.heard() if isinstance(x, m.Delta)]
 
     run_virtual(main())
@@ -305,9 +292,7 @@ def test_an_endless_lease_is_held_by_whoever_shares_the_process() -> None:
 
 def test_a_fence_waits_for_everybody_who_may_acknowledge() -> None:
     async def main() -> None:
-        store = TroubledStore()
-        controller = await with_mirror(store)
-        async with running_head(controller, store) as head:
+        async with head_with_mirror() as head:
             callers = [Caller(head, broker) for broker in (900, 901, 902)]
             for caller in callers[:2]:
                 await caller.join()
@@ -334,9 +319,7 @@ def test_a_fence_waits_for_whoever_holds_an_endless_lease(connected: bool) -> No
     """However long the commit before it took, on a disk that stood still: no renewal was answered meanwhile."""
 
     async def main() -> None:
-        store = TroubledStore()
-        controller = await with_mirror(store)
-        async with running_head(controller, store, endless_leases=True) as head:
+        async with head_with_mirror(endless_leases=True) as head:
             caller = Caller(head, local=True)
             await caller.join()
             await caller.renew()
@@ -367,9 +350,7 @@ def test_a_fence_waits_for_whoever_holds_an_endless_lease(connected: bool) -> No
 
 def test_who_is_gone_is_waited_for_as_long_as_its_lease_may_be_valid() -> None:
     async def main() -> None:
-        store = TroubledStore()
-        controller = await with_mirror(store)
-        async with running_head(controller, store) as head:
+        async with head_with_mirror() as head:
             caller = Caller(head)
             await caller.join()
             await caller.renew()
@@ -387,9 +368,7 @@ def test_who_is_gone_is_waited_for_as_long_as_its_lease_may_be_valid() -> None:
 
 def test_who_connects_meanwhile_is_told_and_who_reconnects_again() -> None:
     async def main() -> None:
-        store = TroubledStore()
-        controller = await with_mirror(store)
-        async with running_head(controller, store) as head:
+        async with head_with_mirror() as head:
             first = Caller(head)
             await first.join()
             await first.renew()
@@ -414,9 +393,7 @@ def test_who_connects_meanwhile_is_told_and_who_reconnects_again() -> None:
 
 def test_who_says_good_bye_is_not_waited_for() -> None:
     async def main() -> None:
-        store = TroubledStore()
-        controller = await with_mirror(store)
-        async with running_head(controller, store) as head:
+        async with head_with_mirror() as head:
             caller = Caller(head)
             await caller.join()
             await caller.renew()
@@ -431,9 +408,7 @@ def test_who_says_good_bye_is_not_waited_for() -> None:
 
 def test_a_silent_one_ends_the_fence_with_its_name_and_a_cancel_leaves_nothing() -> None:
     async def main() -> None:
-        store = TroubledStore()
-        controller = await with_mirror(store)
-        async with running_head(controller, store) as head:
+        async with head_with_mirror() as head:
             caller = Caller(head)
             await caller.join()
             await caller.renew()
@@ -453,9 +428,7 @@ def test_a_silent_one_ends_the_fence_with_its_name_and_a_cancel_leaves_nothing()
 
 def test_what_is_told_does_not_wait_for_the_dead() -> None:
     async def main() -> None:
-        store = TroubledStore()
-        controller = await with_mirror(store)
-        async with running_head(controller, store) as head:
+        async with head_with_mirror() as head:
             quick, silent = Caller(head, 900), Caller(head, 901)
             await quick.join()
             await silent.join()
@@ -477,9 +450,7 @@ def test_what_is_told_does_not_wait_for_the_dead() -> None:
 
 def test_where_the_source_ends_is_told_by_the_sidecar_that_is_asked() -> None:
     async def main() -> None:
-        store = TroubledStore()
-        controller = await with_mirror(store)
-        async with running_head(controller, store) as head:
+        async with head_with_mirror() as head:
             one, other = Caller(head, 900), Caller(head, 901)
             await one.join()
             await other.join()
@@ -516,9 +487,7 @@ def test_where_the_source_ends_is_told_by_the_sidecar_that_is_asked() -> None:
 
 def test_silence_and_resets_are_told_apart_from_death() -> None:
     async def main() -> None:
-        store = TroubledStore()
-        controller = await with_mirror(store)
-        async with running_head(controller, store) as head:
+        async with head_with_mirror() as head:
             seen: list[frozenset[int]] = []
             head.on_membership.add(lambda: seen.append(head.alive()))
             caller = Caller(head)
@@ -566,15 +535,13 @@ def test_after_its_start_a_head_gives_everybody_time() -> None:
 
 def test_deltas_are_numbered_per_channel() -> None:
     async def main() -> None:
-        store = TroubledStore()
-        controller = await with_mirror(store)
-        async with running_head(controller, store) as head:
+        async with head_with_mirror() as head:
             first = Caller(head)
             await first.join()
-            await controller.create_link("x", "c", {})
+            await head.controller.create_link("x", "c", {})
             second = Caller(head, 901)
             await second.join()
-            await controller.delete_link("x")
+            await head.controller.delete_link("x")
             deltas = [x for x in await first.heard() if isinstance(x, m.Delta)]
             assert [x.seq for x in deltas] == [1, 2, 3]  # the link, the second's identity, the removal
             deltas = [x for x in await second.heard() if isinstance(x, m.Delta)]

@@ -17,6 +17,7 @@ from tests.controller.fleet_kit import (
     TP,
     Caller,
     TroubledStore,
+    head_with_mirror,
     now,
     running_head,
     with_mirror,
@@ -55,9 +56,7 @@ def test_marks_outlive_the_link_controller_but_not_the_process() -> None:
 
 def test_what_a_sidecar_says_of_itself_and_who_is_waited_for() -> None:
     async def main() -> None:
-        store = TroubledStore()
-        controller = await with_mirror(store)
-        async with running_head(controller, store) as head:
+        async with head_with_mirror() as head:
             caller = Caller(head, 901)
             await caller.join()
             assert head.heard_ago(902) is None

@@ -43,7 +43,7 @@ def test_the_first_renewal_follows_the_image_and_its_fences() -> None:
         await sidecar.hear(m.Renew)
         assert order == ["image"]
         assert not sidecar.member.lease.valid(now())
-        assert sidecar.member.connected_to == "head"
+        assert sidecar.shared.ask is not None
 
     run_virtual(main())
 
@@ -78,7 +78,7 @@ def test_the_lease_outlives_the_session_and_old_numbers_do_not() -> None:
         sidecar.head.close("reset")
         assert isinstance(await sidecar.ended(), ChannelClosed)
         assert sidecar.member.lease.valid(now())
-        assert sidecar.member.connected_to is None
+        assert sidecar.shared.ask is None
         await sidecar.welcomed()
         sidecar.say(m.Renewed(n=late.n, controller_epoch=1))
         await asyncio.sleep(0.001)

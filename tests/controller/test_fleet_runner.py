@@ -278,7 +278,7 @@ def test_a_zombie_head_that_lost_the_store_but_not_its_members() -> None:
             old = fleet.head
             old.store.away = True
             await asyncio.sleep(1)
-            assert all(s.member.connected_to for s in fleet.sidecars.values())
+            assert all(s.shared.ask for s in fleet.sidecars.values())
             fleet.server.give(None)  # its session with the store is over, and it does not know
             await asyncio.sleep(2)
             heads = [s for s in fleet.sidecars.values() if s.runner.fleet_controller is not None]
@@ -335,7 +335,7 @@ def test_a_seat_that_is_free_is_no_reason_to_leave_nor_to_spin() -> None:
                 store.away = False
             await asyncio.sleep(0.04)  # before anybody stands
             assert max(store.looks for store in looking) < 5
-            assert all(s.member.connected_to for s in fleet.sidecars.values())
+            assert all(s.shared.ask for s in fleet.sidecars.values())
 
     run_virtual(main())
 

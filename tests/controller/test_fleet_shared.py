@@ -24,6 +24,7 @@ from tests.controller.fleet_kit import (
     TP,
     Caller,
     TroubledStore,
+    head_with_mirror,
     now,
     running_head,
     welcome,
@@ -216,16 +217,14 @@ def test_what_a_sidecar_knows_the_reason_for_is_asked_of_the_head() -> None:
 @pytest.mark.parametrize("leads", [True, False])
 def test_the_head_writes_what_the_leader_asks_and_nobody_else(leads: bool) -> None:
     async def main() -> None:
-        store = TroubledStore()
-        controller = await with_mirror(store)
-        async with running_head(controller, store) as head:
+        async with head_with_mirror() as head:
             caller = Caller(head, 900 if leads else 901)
             await caller.join()
             question = m.Ask(n=5, what="fail_partition", link=LINK, topic="t", partition=0, reason="gone")
             caller.say(question)
             answer = await caller.hear(m.Answer)
             assert answer.n == 5
-            state = controller.image.partitions[LINK, TP]
+            state = head.controller.image.partitions[LINK, TP]
             if leads:
                 assert answer.error is None
                 assert (state.phase, state.reason) == (Phase.FAILED, "gone")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -87,6 +88,21 @@ def test_the_drain_takes_too_long() -> None:
     assert outcome.phases_ms["fenced_total"] <= 6000
 
 
+def once_fenced(act: Callable[[World], None]) -> Callable[[World, LinkController], None]:
+    """Something happens as soon as the fence is taken."""
+
+    def prepare(world: World, _: LinkController) -> None:
+        def watch() -> None:
+            if world.fenced:
+                act(world)
+            else:
+                world.loop.call_later(0.0005, watch)
+
+        watch()
+
+    return prepare
+
+
 def test_a_follower_is_down() -> None:
     def prepare(world: World, _: LinkController) -> None:
         world.loop.call_later(0.0, world.broker_down, 2, 100.0)
@@ -97,16 +113,7 @@ def test_a_follower_is_down() -> None:
 
 
 def test_a_follower_goes_down_inside_the_fence_and_stays_away() -> None:
-    def prepare(world: World, _: LinkController) -> None:
-        def watch() -> None:
-            if world.fenced:
-                world.broker_down(2, 100.0)
-            else:
-                world.loop.call_later(0.0005, watch)
-
-        watch()
-
-    world, controller, outcome, _ = promote(prepare)
+    world, controller, outcome, _ = promote(once_fenced(lambda world: world.broker_down(2, 100.0)))
     assert "broker 2 is down" in returned(world, controller, outcome)
     assert outcome.phases_ms["fenced_total"] <= 11_000
 
@@ -177,30 +184,15 @@ def test_a_replica_that_has_caught_up_is_not_blamed_for_a_source_that_is_silent(
 
 
 def test_a_source_that_does_not_answer_is_the_reason_where_there_was_time() -> None:
-    def prepare(world: World, _: LinkController) -> None:
-        def watch() -> None:
-            if world.fenced:
-                world.source_answers_after = 100.0
-            else:
-                world.loop.call_later(0.0005, watch)
+    def silent(world: World) -> None:
+        world.source_answers_after = 100.0
 
-        watch()
-
-    world, controller, outcome, _ = promote(prepare, PromoteSettings(call_timeout=2.0))
+    world, controller, outcome, _ = promote(once_fenced(silent), PromoteSettings(call_timeout=2.0))
     assert returned(world, controller, outcome).startswith("ListOffsets was not answered within 2 s")
 
 
 def test_a_follower_that_restarts_shows_its_position_again() -> None:
-    def prepare(world: World, _: LinkController) -> None:
-        def watch() -> None:
-            if world.fenced:
-                world.broker_down(2, 1.0)
-            else:
-                world.loop.call_later(0.0005, watch)
-
-        watch()
-
-    world, _, outcome, _ = promote(prepare)
+    world, _, outcome, _ = promote(once_fenced(lambda world: world.broker_down(2, 1.0)))
     assert outcome.promoted == tuple(world.tps)
     assert {p[2].broker_epoch for p in world.positions.values()} == {112}
 

@@ -14,6 +14,7 @@ from controller.state import JobStatus, PromoteJob
 from fleet.link_controller import LinkController
 from linker.promote.driver import PromoteDriver, PromoteOutcome
 from linker.promote.ports import PromoteSettings
+from tests.controller.established import establish
 from tests.controller.simulation import LINK, World, mirrored, ports_of
 from tests.controller.virtual_loop import run_virtual
 from wire.frames.types import TopicPartition
@@ -51,7 +52,8 @@ class Growing:
             await self.controller.fail_partition(LINK, ADDED, "it was deleted at the target")
             return
         real = self.world.real[ADDED]
-        await self.controller.establish(
+        await establish(
+            self.controller,
             LINK,
             ADDED,
             leadership=Leadership(real.leader, real.leader_epoch, real.isr),

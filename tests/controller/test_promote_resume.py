@@ -10,6 +10,7 @@ from controller.phases import Phase
 from controller.state import JobStatus, MirrorTopic
 from fleet.stored_controller import StoredController
 from linker.promote.driver import PromoteDriver
+from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
 from wire.frames.types import TopicPartition
 
@@ -27,7 +28,8 @@ async def test_only_the_named_jobs_are_taken_up() -> None:
                 partitions=1,
             )
         )
-        await controller.establish(
+        await establish(
+            controller,
             "east",
             TopicPartition(topic, 0),
             leadership=Leadership(900, 3, (900,)),
@@ -52,8 +54,8 @@ async def test_what_a_late_commit_left_without_a_promote_goes_back() -> None:
         MirrorTopic(link="east", topic="orders", topic_id=b"i" * 16, source_topic_id=None, partitions=1)
     )
     tp = TopicPartition("orders", 0)
-    await controller.establish(
-        "east", tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+    await establish(
+        controller, "east", tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
     )
     await controller.advance("east", [tp], Phase.CATCHING_UP)
     opened: list[TopicPartition] = []

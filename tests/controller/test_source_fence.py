@@ -22,6 +22,7 @@ from fleet.stored_controller import StoredController
 from fleet.stores import StoreError
 from linker.promote.driver import PromoteDriver
 from linker.promote.ports import PromotePorts, PromoteSettings
+from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
 from tests.controller.simulation import LINK, World, mirrored, ports_of
 from tests.controller.virtual_loop import run_virtual
@@ -303,7 +304,8 @@ async def test_debts_are_of_jobs_that_are_over_and_topics_that_are_forwarded() -
             )
         )
         for index in range(2):
-            await controller.establish(
+            await establish(
+                controller,
                 "l",
                 TopicPartition(topic, index),
                 leadership=Leadership(900, 3, (900,)),
@@ -339,8 +341,8 @@ async def abandoned(*topics: str, promoted: Collection[str] = ()) -> LinkControl
         )
         await controller.create_mirror(mirror)
         leads = Leadership(900, 3, (900,))
-        await controller.establish(
-            "l", TopicPartition(topic, 0), leadership=leads, session_epoch=3, start_offset=0
+        await establish(
+            controller, "l", TopicPartition(topic, 0), leadership=leads, session_epoch=3, start_offset=0
         )
     job = await controller.begin_promote("l")
     await controller.note_source_fence("l", job.id, closed=topics)

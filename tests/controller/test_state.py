@@ -40,6 +40,7 @@ from controller.state import (
 from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
 from fleet.stores import ControllerFenced, StoreError
+from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
 from tests.controller.test_encodings import IDENTITY
 from wire.frames.types import TopicPartition
@@ -58,8 +59,8 @@ async def controller_with_mirror(store: MemoryStore | None = None) -> LinkContro
     await controller.create_link("l", "cluster", {"bootstrap.servers": "a:1"})
     await controller.create_mirror(mirror())
     for tp in (T0, T1):
-        await controller.establish(
-            "l", tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+        await establish(
+            controller, "l", tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
         )
     return controller
 

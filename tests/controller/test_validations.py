@@ -16,6 +16,7 @@ from controller.state import Attempt, JobStatus
 from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
 from fleet.stores import SqliteStore, Store
+from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
 from tests.controller.test_state import T0, T1, controller_with_mirror, mirror
 from tests.controller.validation_kit import an_advance
@@ -174,8 +175,8 @@ async def test_what_ends_a_copy_ends_its_watermark() -> None:
     await controller.restart_partition("l", T0)
     assert (mark(controller, T0), mark(controller, T0, 2)) == (None, None)
     # A result of the copy before comes late.
-    await controller.establish(
-        "l", T0, leadership=Leadership(900, 4, (900,)), session_epoch=4, start_offset=0
+    await establish(
+        controller, "l", T0, leadership=Leadership(900, 4, (900,)), session_epoch=4, start_offset=0
     )
     await controller.advance_validation("l", [an_advance(T0, EPOCH, None, 10)])
     assert mark(controller, T0) is None

@@ -32,6 +32,7 @@ class ClientState:
 
     authenticated: str | None = None
     mechanism: str | None = None
+    asked: set[str] = field(default_factory=set)
     local: dict[str, Any] = field(default_factory=dict)
 
 
@@ -68,6 +69,7 @@ class FakeBroker:
         self.errors: list[BaseException] = []
         self._server: asyncio.Server | None = None
         self._clients: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._states: dict[asyncio.Task[None], ClientState] = {}
 
     @property
     def running(self) -> bool:
@@ -76,6 +78,9 @@ class FakeBroker:
     @property
     def connections(self) -> int:
         return len(self._clients)
+
+    def connections_that_asked(self, api: str) -> int:
+        return sum(api in one.asked for one in self._states.values())
 
     async def start(self) -> None:
         if self._reservation is None:
@@ -123,7 +128,7 @@ class FakeBroker:
             writer.transport.abort()
             return
         self._clients[task] = writer
-        client = ClientState()
+        client = self._states[task] = ClientState()
         try:
             while True:
                 size = struct.unpack(">i", await reader.readexactly(4))[0]
@@ -139,6 +144,7 @@ class FakeBroker:
             raise
         finally:
             self._clients.pop(task, None)
+            self._states.pop(task, None)
             writer.transport.abort()
 
     async def _answer(self, frame: bytes, client: ClientState, writer: asyncio.StreamWriter) -> bool:
@@ -157,6 +163,7 @@ class FakeBroker:
         except MalformedFrame as error:
             self.errors.append(error)
             return False
+        client.asked.add(api)
         self._note(api, header, entity)
         if self.cluster.sasl_users is not None and client.authenticated is None:
             if client.mechanism is not None and api != "sasl_authenticate":

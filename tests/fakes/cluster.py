@@ -234,6 +234,10 @@ class FakeCluster:
     def received(self, api: str) -> list[Received]:
         return [request for request in self.requests if request.api == api]
 
+    def connections_that_asked(self, api: str) -> int:
+        """Connections that are open and have sent such a request."""
+        return sum(one.connections_that_asked(api) for one in self.brokers.values())
+
     def notify(self) -> None:
         """Wake everybody who waits in wait_changed."""
         changed, self._changed = self._changed, asyncio.Event()

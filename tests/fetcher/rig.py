@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from fetcher.budget import MemoryBudget
@@ -211,6 +211,13 @@ class Rig:
         self.followers[replica] = follower
         if start:
             self.start(follower)
+        return follower
+
+    def follow_on(self, replica: int, logs: Iterable[FollowerLog]) -> FakeFollower:
+        """A follower that has the logs of an earlier run."""
+        follower = self.follow(replica, start=False)
+        follower.logs = {log.key: log for log in logs}
+        self.start(follower)
         return follower
 
     def start(self, follower: FakeFollower) -> None:

@@ -50,7 +50,7 @@ async def test_a_follower_that_asks_too_early_is_answered_when_the_mirror_is_the
                 source.inject("list_offsets", delay=0.3)
                 rig.manager.add([rig.spec("t", 0)])
             follower = early(rig, log, version=version)
-            await eventually(lambda: rig.server.fetches == 1)
+            await eventually(lambda: len(rig.server.sessions) == 1)
             if not loaded_late:
                 rig.manager.add([rig.spec("t", 0)])
             await eventually(lambda: log.end > 0, timeout=0.9)  # before the patience is over

@@ -74,9 +74,7 @@ async def test_a_restart_before_the_place_where_they_went_back() -> None:
         again = Rig(source, replicas=(1,))
         async with again.running():
             again.mirror("t", source_epochs=((5, 0),))
-            follower = again.follow(1, start=False)
-            follower.logs = {log.key: log for log in logs}
-            again.start(follower)
+            again.follow_on(1, logs)
             await again.settled()
             assert (again.events.failures, again.events.truncations) == ({}, [])
             assert logs[0].truncations == []
@@ -101,9 +99,7 @@ async def test_a_source_that_lost_both_its_metadata_and_records_is_refused() -> 
         again = Rig(source, replicas=(1,))
         async with again.running():
             again.mirror("t", source_epochs=((5, 0),))
-            follower = again.follow(1, start=False)
-            follower.logs = {log.key: log for log in logs}
-            again.start(follower)
+            again.follow_on(1, logs)
             await eventually(lambda: TP in again.events.failures, 20)
             assert "replaced what was there" in again.events.failures[TP]
             assert (logs[0].data(), logs[0].truncations) == (before, [])
@@ -141,9 +137,7 @@ async def test_the_cleaner_has_taken_the_batch_before_the_place(
         again = Rig(source, replicas=(1,))
         async with again.running():
             again.mirror("t", source_epochs=((3, 0), (5, 10)))
-            follower = again.follow(1, start=False)
-            follower.logs = {log.key: log for log in logs}
-            again.start(follower)
+            again.follow_on(1, logs)
             log = source.partition("t").log
             await eventually(lambda: logs[0].end == log.log_end_offset or again.events.failures, 20)
             assert (again.events.failures, again.events.truncations) == ({}, [])
@@ -170,9 +164,7 @@ async def test_what_the_cleaner_has_left_is_not_what_was_copied() -> None:
         again = Rig(source, replicas=(1,))
         async with again.running():
             again.mirror("t", source_epochs=((5, 0),))
-            follower = again.follow(1, start=False)
-            follower.logs = {log.key: log for log in logs}
-            again.start(follower)
+            again.follow_on(1, logs)
             await eventually(lambda: TP in again.events.failures, 20)
             assert (
                 "replaced what was there: its batch there has offsets 24 to 25" in again.events.failures[TP]

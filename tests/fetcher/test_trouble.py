@@ -124,9 +124,7 @@ async def test_truncation_is_remembered_across_a_restart() -> None:
         again = Rig(source, replicas=(1,))
         async with again.running():
             again.mirror("t", untruncated=((1, 24),), source_epochs=((0, 0), (1, 24)))
-            follower = again.follow(1, start=False)
-            follower.logs = {log.key: log for log in logs}
-            again.start(follower)
+            again.follow_on(1, logs)
             await again.settled()
             assert logs[0].truncations == [24]
 
@@ -148,9 +146,7 @@ async def test_stale_tail_after_a_restart_is_found_by_the_sources_epochs() -> No
         again = Rig(source, replicas=(1,))
         async with again.running():
             again.mirror("t", source_epochs=((0, 0),))
-            follower = again.follow(1, start=False)
-            follower.logs = {log.key: log for log in logs}
-            again.start(follower)
+            again.follow_on(1, logs)
             await again.settled()
             assert logs[0].truncations == [24]
 

@@ -27,6 +27,7 @@ from groups.manager import GroupManager
 from groups.settings import GroupSettings
 from groups.tools import TargetGates, Tools
 from router.fetch.first_fetches import FirstFetches
+from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
 from tests.fakes import FakeCluster
 from tests.fakes.groups import FakeGroups
@@ -89,8 +90,8 @@ async def mirrored(
     )
     copies = {TopicPartition(topic, partition): FakeCopy() for partition in range(partitions)}
     for tp in copies:
-        await controller.establish(
-            LINK, tp, leadership=Leadership(900, 1, (900,)), session_epoch=1, start_offset=0
+        await establish(
+            controller, LINK, tp, leadership=Leadership(900, 1, (900,)), session_epoch=1, start_offset=0
         )
     return copies
 

@@ -12,6 +12,7 @@ from controller.phases import Phase
 from controller.state import MirrorTopic
 from fleet.stored_controller import StoredController
 from linker.links.bring_up import BringUp
+from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
 from tests.links.link_context import context
 from wire.errors import LinkerError
@@ -52,8 +53,8 @@ async def test_a_mirror_that_a_real_broker_leads_without_a_promote_has_failed(
         target_replicas=((1, 2),),
     )
     await controller.create_mirror(mirror)
-    await controller.establish(
-        "east", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+    await establish(
+        controller, "east", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
     )
     if phase is not Phase.ACTIVE:
         await controller.advance("east", [T0], phase)

@@ -17,6 +17,7 @@ from linker.checks.mirror_configs import reported_checks
 from linker.links import config_keeper
 from linker.links.config_keeper import ConfigKeeper
 from linker.links.configs import TopicConfigs
+from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
 from tests.links.link_context import context
 from wire.errors import LinkerError
@@ -64,8 +65,8 @@ class Rig:
             )
         )
         tp = TopicPartition("t", 0)
-        await controller.establish(
-            "l", tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+        await establish(
+            controller, "l", tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
         )
         return cls(controller)
 

@@ -34,6 +34,7 @@ from linker.promote import jobs as promotes_module
 from linker.promote.ports import PromoteSettings
 from linker.sidecar import Sidecar
 from router.ports import RouterStats
+from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.groups import FakeGroups
@@ -256,8 +257,8 @@ async def test_what_was_handed_over_is_finished_without_the_source(
         await controller.create_mirror(
             MirrorTopic(link="east", topic="t", topic_id=b"i" * 16, source_topic_id=None, partitions=1)
         )
-        await controller.establish(
-            "east", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+        await establish(
+            controller, "east", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
         )
         job = await controller.begin_promote("east")
         for phase in (Phase.CATCHING_UP, Phase.FENCED):
@@ -299,8 +300,8 @@ async def a_held_group(sidecar: Sidecar, link: dict[str, str]) -> AsyncIterator[
                 target_replicas=((1,),),
             )
         )
-        await controller.establish(
-            "east", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+        await establish(
+            controller, "east", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
         )
         group = MirrorGroup(
             link="east",

@@ -24,6 +24,7 @@ from linker.promote import jobs as promotes_module
 from linker.promote.driver import PromoteDriver, PromoteOutcome
 from linker.promote.ports import PromoteSettings
 from linker.sidecar import Sidecar
+from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
 from tests.links.test_link_life import a_sidecar
 from wire.errors import LinkerError
@@ -100,7 +101,7 @@ async def mirrored(controller: LinkController) -> None:
     mirror = MirrorTopic(link="east", topic="orders", topic_id=b"o" * 16, source_topic_id=None, partitions=1)
     await controller.create_mirror(mirror)
     leads = Leadership(900, 3, (900,))
-    await controller.establish("east", T0, leadership=leads, session_epoch=3, start_offset=0)
+    await establish(controller, "east", T0, leadership=leads, session_epoch=3, start_offset=0)
 
 
 @pytest_asyncio.fixture

@@ -15,6 +15,7 @@ from fetcher.directory import MirrorDirectory
 from fleet.stored_controller import StoredController
 from fleet.stores import StoreError
 from linker.links.mirrors import Mirrors, ServedPartition
+from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
 from tests.controller.validation_kit import an_advance
 from wire.frames.types import TopicPartition
@@ -60,8 +61,8 @@ async def test_a_commit_that_was_carried_out_although_it_raised_reaches_the_rout
     assert mirrors.by_id(TOPIC_ID) is not None
     assert mirrors.by_name("t") is not None
 
-    await controller.establish(
-        "l", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+    await establish(
+        controller, "l", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
     )
     served = partition_of(mirrors)
     assert served.forwarding
@@ -82,8 +83,8 @@ async def test_a_mirror_that_fails_its_validation_is_not_served_as_if_nothing_we
     await controller.create_mirror(
         MirrorTopic(link="l", topic="t", topic_id=TOPIC_ID, source_topic_id=None, partitions=1)
     )
-    await controller.establish(
-        "l", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+    await establish(
+        controller, "l", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
     )
     await controller.advance_validation("l", [an_advance(T0, 3, None, 5, mismatch=5)])
     served = partition_of(mirrors)
@@ -102,8 +103,8 @@ async def test_a_mirror_that_somebody_still_holds_says_what_is_true_now() -> Non
     )
     held = mirrors.by_name("t")
     assert held is not None
-    await controller.establish(
-        "l", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+    await establish(
+        controller, "l", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
     )
     await controller.create_mirror(
         MirrorTopic(link="l", topic="u", topic_id=b"u" * 16, source_topic_id=None, partitions=1)

@@ -18,6 +18,7 @@ from linker.links.runtime import LinkRuntime
 from linker.promote import jobs as promotes_module
 from linker.promote.driver import PromoteOutcome
 from linker.promote.ports import PromoteProgress, PromoteSettings
+from tests.controller.established import establish
 from tests.fakes import FakeCluster
 from tests.links.test_link_life import a_sidecar, properties, until_available
 from wire.frames.types import TopicPartition
@@ -116,7 +117,8 @@ async def stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
                     partitions=1,
                 )
             )
-            await stage.controller.establish(
+            await establish(
+                stage.controller,
                 "east",
                 TopicPartition(topic, 0),
                 leadership=Leadership(900, 3, (900,)),

@@ -25,6 +25,7 @@ from linker.links.configs import TopicConfigs
 from linker.links.new_mirrors import NewMirrors
 from linker.links.source_sidecars import SourceSidecars
 from linker.service import SidecarService
+from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
 from tests.links.link_context import context
 from wire.client.topic_names import TopicNames
@@ -147,8 +148,8 @@ class Rig:
         await controller.create_mirror(
             MirrorTopic(link="east", topic="orders", topic_id=TOPIC_ID, source_topic_id=None, partitions=1)
         )
-        await controller.establish(
-            "east", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+        await establish(
+            controller, "east", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
         )
         return cls(controller)
 

@@ -19,6 +19,7 @@ from fleet.stored_controller import StoredController
 from linker.promote import source_fence_debts
 from linker.promote.source_fence import AclSourceFence
 from linker.promote.source_fence_debts import SourceFenceDebts
+from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
 from tests.links.test_service_races import Rig
 from wire.errors import LinkerError
@@ -48,8 +49,8 @@ async def indebted(*topics: str) -> LinkController:
         )
         await controller.create_mirror(mirror)
         leads = Leadership(900, 3, (900,))
-        await controller.establish(
-            "east", TopicPartition(topic, 0), leadership=leads, session_epoch=3, start_offset=0
+        await establish(
+            controller, "east", TopicPartition(topic, 0), leadership=leads, session_epoch=3, start_offset=0
         )
     job = await controller.begin_promote("east", topics)
     await controller.note_source_fence("east", job.id, closed=topics)

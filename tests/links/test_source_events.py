@@ -21,6 +21,7 @@ from fleet.member import Member
 from fleet.shared_controller import SharedController
 from fleet.stored_controller import StoredController
 from linker.links.source_events import SourceEvents
+from tests.controller.established import establish
 from tests.controller.fleet_kit import (
     LINK,
     SETTINGS,
@@ -62,8 +63,8 @@ async def controller_on(store: MemoryStore) -> LinkController:
         MirrorTopic(link="l", topic="t", topic_id=b"i" * 16, source_topic_id=None, partitions=2)
     )
     for tp in (T0, T1):
-        await controller.establish(
-            "l", tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+        await establish(
+            controller, "l", tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
         )
     return controller
 

@@ -19,6 +19,7 @@ from fetcher.link_fetcher import LinkFetcher
 from fetcher.spec import MirrorSpec
 from linker.promote import replica_as_source
 from linker.promote.replica_as_source import ReplicaAsSource, ReplicaResolver
+from tests.links.link_context import context
 from wire.client.cluster import Cluster
 from wire.client.security import ClientSecurity
 from wire.errors import LinkerError
@@ -86,9 +87,7 @@ async def standing_in(specs_of: Any) -> AsyncIterator[ReplicaAsSource]:
     nobody: Any = SimpleNamespace(remove=lambda _tps: None)
     controller: Any = SimpleNamespace(image=SimpleNamespace(link_partitions=lambda _link: []))
     one = ReplicaAsSource(
-        "east",
-        controller,
-        target(),
+        context("east", None, target(), controller),
         nobody,
         MemoryBudget(1 << 20),
         MirrorDirectory(),

@@ -15,6 +15,7 @@ from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
 from linker.links.runtime import LIVE_OPTIONS
 from linker.links.throttle import LinkThrottle
+from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
 from wire.frames.types import TopicPartition
 
@@ -73,8 +74,8 @@ async def test_lifted_behind_a_fence() -> None:
     await controller.create_mirror(
         MirrorTopic(link="east", topic="orders", topic_id=bytes(16), source_topic_id=None, partitions=1)
     )
-    await controller.establish(
-        "east", TP, leadership=Leadership(900, 1, (900,)), session_epoch=1, start_offset=0
+    await establish(
+        controller, "east", TP, leadership=Leadership(900, 1, (900,)), session_epoch=1, start_offset=0
     )
     await controller.advance("east", [TP], Phase.CATCHING_UP)
     assert not throttle.rate.lifted

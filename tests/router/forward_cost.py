@@ -28,6 +28,7 @@ from linker.fleet.ports import RouterLease
 from linker.links.mirrors import Mirrors
 from linker.links.running import RunningLinks
 from linker.links.runtime import LinkRuntime
+from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
 from tests.fakes.batches import build_batch
 from tests.router.rig import E0, LINK_BROKER, Rig
@@ -133,8 +134,13 @@ async def with_the_sidecars_own(rig: Rig, partitions: int) -> None:
     )
     leadership = Leadership(LINK_BROKER, E0, (LINK_BROKER,))
     for index in range(partitions):
-        await controller.establish(
-            "east", TopicPartition(TOPIC, index), leadership=leadership, session_epoch=E0, start_offset=0
+        await establish(
+            controller,
+            "east",
+            TopicPartition(TOPIC, index),
+            leadership=leadership,
+            session_epoch=E0,
+            start_offset=0,
         )
     rig.router.ports.mirrors = mirrors
     rig.router.ports.source = links.source

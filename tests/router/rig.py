@@ -29,6 +29,7 @@ from wire.frames.leader_epochs import LeaderEpochs
 from wire.frames.produce import ProduceResult, encode_produce_request, parse_produce_response
 from wire.frames.types import TopicPartition
 from wire.metadata.image import BrokerImage, ClusterImage, Endpoint, PartitionImage, TopicImage
+from wire.server.connection import ServerConnection
 from wire.server.listener import Exchange, Listener, ListenerInfo, start_listener
 
 LINK_BROKER = 900
@@ -203,6 +204,11 @@ class ScriptedLease:
 
     def lapse(self) -> None:
         self.clock = self.lease.until + 1
+
+
+def session_of(connection: ServerConnection) -> Any:
+    """The router's state of a connection."""
+    return connection.local.get("router")
 
 
 class Rig:

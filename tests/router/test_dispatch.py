@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from router.api_versions import SERVED, restrict
-from router.dispatch import session_of
 from router.offsets import OffsetSession
 from router.ports import RouterLimits
-from tests.router.rig import Producer, Rig, eventually
+from tests.router.rig import Producer, Rig, eventually, session_of
 from wire.client.connection import Connection
 from wire.client.security import ClientSecurity
 from wire.errors import ConnectionLost, WireError

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from router.authorize import Operation
-from router.dispatch import session_of
 from router.fence import FenceState
 from router.ports import RouterLimits
 from router.produce.fast_path import FastPath
 from router.produce.session import ProduceSession
 from tests.fakes.batches import build_batch
-from tests.router.rig import E0, Producer, Rig, ScriptedLease, eventually
+from tests.router.rig import E0, Producer, Rig, ScriptedLease, eventually, session_of
 from wire.frames.types import TopicPartition
 
 TP0 = TopicPartition("orders", 0)
@@ -37,7 +36,6 @@ class Told:
             "forwarded": [rig.router.forwarded.get(tp) for tp in tps],
             "counted": (stats.produce_requests, stats.produce_answered),
             "of links": dict(stats.links),
-            "errors": (stats.produce_retries, stats.produce_lost),
             "held": rig.router.hub.budget.used,
             "not answered": sum(len(one.produce.answers.jobs) for one in sessions(rig)),
         }

@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from router.dispatch import session_of
-from tests.router.rig import Log, Rig, eventually
+from tests.router.rig import Log, Rig, eventually, session_of
 from tests.router.test_consumer_fetch import TP0, fetch, log_of
 from wire.client.connection import Connection
 
@@ -25,7 +24,7 @@ async def two_nodes() -> AsyncIterator[tuple[Rig, Connection]]:
         client = await rig.client()
         for _ in range(2):
             await fetch(client, rig, {0: 0, 1: 0}, max_wait_ms=10)
-        await eventually(lambda: rig.router.stats.source_connections == 2)
+        await eventually(lambda: rig.source.connections_that_asked("fetch") == 2)
         await asyncio.sleep(0.05)
         rig.source.counts.clear()
         rig.source.requests.clear()
@@ -85,8 +84,9 @@ async def test_what_a_quiet_node_was_asked_stays_asked() -> None:
             answer = await fetch(client, rig, {0: offset, 1: 0}, max_wait_ms=500)
             assert len(answer.values(0)) == 1
         assert asked(rig, 2) <= 2
+        before = asked(rig, 1)
         waiting = fetch(client, rig, {0: 20, 1: 0}, max_wait_ms=500)
-        await eventually(lambda: rig.router.stats.fetch_requests > 20)
+        await eventually(lambda: asked(rig, 1) > before)
         await asyncio.sleep(0.02)
         rig.source.add("orders", 1, 1)
         began = time.monotonic()
@@ -230,7 +230,7 @@ async def test_a_consumer_that_leaves_with_a_question_open_leaves_nothing_behind
         await eventually(lambda: asked(rig, 1) == 2)
         client.close()
         await eventually(lambda: rig.router.hub.consumers == 0)
-        await eventually(lambda: rig.router.stats.source_connections == 0)
+        await eventually(lambda: rig.source.connections_that_asked("fetch") == 0)
 
 
 # The end of a log in memory
@@ -364,5 +364,5 @@ async def test_answers_that_nobody_waits_for_are_not_kept() -> None:
         reads = session_of(connection).fetch._source
         rig.source.add("orders", 1, 1)
         await eventually(lambda: not reads._polls)
-        assert rig.router.stats.source_connections == 2
+        assert rig.source.connections_that_asked("fetch") == 2
         assert len((await fetch(client, rig, {0: 1, 1: 0}, max_wait_ms=500)).values(1)) == 1

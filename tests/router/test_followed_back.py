@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from router.dispatch import session_of
 from router.ports import RouterLimits
-from tests.router.rig import Producer, Rig, eventually
+from tests.router.rig import Producer, Rig, eventually, session_of
 
 LIMITS = RouterLimits(settle_grace=0.3, backoff_min=0.01, min_timeout=0.3)
 

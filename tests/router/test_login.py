@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from router.dispatch import session_of
 from router.login import Login, LoginState
 from router.ports import RouterLimits
-from tests.router.rig import Producer, Rig, eventually
+from tests.router.rig import Producer, Rig, eventually, session_of
 from wire.client.connection import Connection
 from wire.errors import ConnectionLost
 from wire.schema import codec

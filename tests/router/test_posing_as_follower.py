@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from router.dispatch import session_of
-from tests.router.rig import Rig, eventually
+from tests.router.rig import Rig, eventually, session_of
 from wire.client.connection import Connection
 from wire.errors import ConnectionLost
 from wire.frames.fetch import FetchPartition, FetchRequest, encode_fetch_request

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from router.ports import RouterLimits, RouterStats
+from router.ports import RouterLimits
 from router.produce.source_route import RoutePool
 from router.tasks import TaskKeeper
 from wire.errors import AuthenticationFailed, LinkerError
@@ -45,7 +45,6 @@ async def routes(source: Source) -> AsyncIterator[RoutePool]:
         lambda _: source,  # type: ignore[arg-type,return-value]
         tasks,
         RouterLimits(),
-        RouterStats(),
         lambda _, error: source.told.append(error),
     )
     try:

@@ -32,7 +32,9 @@ from linker.validation.runner import INTERVAL_OPTION, LinkValidator, NotRunning
 from linker.validation.runs import MAX_SHOWN, Recorder, RunStatus, Totals
 from linker.validation.turns import Urgency
 from linker.validation.validator import Validator, side
+from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
+from tests.links.link_context import context
 from tests.validation.conftest import FakeWorld
 from validator import messages as m
 from validator.compare.facts import EMPTY_DIGEST, Finding, FindingKind
@@ -80,13 +82,10 @@ class Stage:
             image=self.image, cluster=SimpleNamespace(cluster_id="target-id"), broker_id=900
         )
         self.validation = LinkValidator(
-            LINK,
-            controller,
-            target,
+            context(LINK, None, target, controller),
             self.validator,
             lambda: side("source", properties, None),
             self.copy,
-            lambda: frozenset({900}),
             close_evidence,
         )
         controller.listeners.add(lambda _: None)
@@ -175,8 +174,8 @@ async def add_topic(stage: Stage, tp: TopicPartition, topic_id: bytes) -> None:
             target_replicas=(REPLICAS,),
         )
     )
-    await stage.controller.establish(
-        LINK, tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+    await establish(
+        stage.controller, LINK, tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
     )
 
 
@@ -207,8 +206,8 @@ async def stage(
         )
     )
     for tp in (T0, T1):
-        await controller.establish(
-            LINK, tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+        await establish(
+            controller, LINK, tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
         )
     stage = Stage(controller, process, fake, tmp_path)
     work = asyncio.create_task(stage.validation.run())
@@ -420,7 +419,7 @@ async def test_a_follower_first_seen_at_its_watermark_has_lost_nothing(stage: St
 
 
 def promote_validation(stage: Stage, distance: int = 10) -> PromoteProof:
-    return PromoteProof(stage.validation, stage.controller, stage.copy, lambda _: REPLICAS, distance)
+    return PromoteProof(stage.validation, lambda _: REPLICAS, distance)
 
 
 async def test_a_promote_has_it_run_and_then_nobody(stage: Stage) -> None:
@@ -726,13 +725,10 @@ async def test_the_next_link_controller_goes_on_with_both(stage: Stage) -> None:
     await stage.until(lambda: len(stage.marks()) == 4)
     job = await stage.promoted()
     other = LinkValidator(
-        LINK,
-        stage.controller,
-        stage.validation.target,
+        context(LINK, None, stage.validation.target, stage.controller),
         stage.validator,
         stage.validation.source_side,
         stage.copy,
-        lambda: frozenset({900}),
         close_evidence,
     )
     with pytest.raises(NotRunning):

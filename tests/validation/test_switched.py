@@ -14,7 +14,7 @@ from controller.phases import Phase
 from controller.proof import EvidenceStatus, PromoteEvidence, ValidationPolicy
 from controller.state import JobStatus, PromoteJob, Taken
 from linker.promote.ports import FenceProof
-from linker.validation.switched import Against, close_switch_evidence, proved_before
+from linker.validation.switched import close_switch_evidence, proved_before
 from tests.validation.test_runner import LINK, T0, T1, Stage, stage
 from validator.evidence.model import Evidence
 from validator.evidence.verdict import Verdict, verdict_of
@@ -61,11 +61,8 @@ async def put(stage: Stage, record: Any) -> None:
 def closing(
     stage: Stage, job: PromoteJob, proofs: Mapping[tuple[TopicPartition, int], FenceProof] = FENCE
 ) -> asyncio.Task[None]:
-    against = Against(stage.validation, stage.validation.target)
     stage.validation.book.tails |= proofs
-    return asyncio.create_task(
-        close_switch_evidence(stage.validation, stage.controller, job, lambda: against)
-    )
+    return asyncio.create_task(close_switch_evidence(stage.validation, job, lambda: stage.validation))
 
 
 def found(stage: Stage) -> PromoteEvidence:

@@ -1,6 +1,6 @@
 """Of every replica of a compacted partition: which records that one side alone holds a log cleaner explains.
 
-A first look at the range in Spark (record_frames.lonely), a second one at whole logs for what is left open.
+A first look at the range in Spark (`frames`), a second one at whole logs for what is left open.
 """
 
 from __future__ import annotations

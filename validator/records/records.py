@@ -33,14 +33,12 @@ from validator.messages import PartitionPlan, ReplicaResult
 from validator.read.endpoint import ClusterEndpoint, SideFailed
 from validator.read.kafka_source import ensure_connector
 from validator.read.ranges import ReplicaBounds
-from validator.read.survey import Survey
 from validator.records import frames
 from validator.records.explain import explain
 from validator.records.frames import CLEANED, TOLD, Expected
 from validator.records.logs import RecordLogs, look
 from validator.records.tally import Explained, RecordTally
 from wire.errors import LinkerError
-from wire.frames.types import TopicPartition
 
 PARTITIONS_PER_JOB = 64
 ATTEMPTS = 3
@@ -135,21 +133,9 @@ def _reason(error: Exception, sides: Sequence[ClusterEndpoint]) -> str:
 class _Job(RecordLogs):
     """One attempt at a group of partitions."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        source: ClusterEndpoint,
-        target: ClusterEndpoint,
-        plans: Sequence[PartitionPlan],
-        found: Survey,
-        leaders: Mapping[TopicPartition, int],
-        now_ms: int,
-    ) -> None:
-        super().__init__(spark, source, target, plans, found, leaders, now_ms)
+    def run(self) -> RecordsChecked:
         self.began = time.monotonic()
         self.checked = RecordsChecked(failures=self.failures)
-
-    def run(self) -> RecordsChecked:
         for plan, replica, kind, detail in self.found.wrong:
             self.checked.results.append(whole_partition_finding(plan, replica, kind, detail))
         if self.readable:

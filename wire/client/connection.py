@@ -62,7 +62,6 @@ class Connection:
         self.client_id = client_id
         self.supported_features: dict[str, tuple[int, int]] = {}
         self.finalized_features: dict[str, tuple[int, int]] = {}
-        self.finalized_features_epoch = -1
         #: time.monotonic() by which the peer wants a new authentication; None for never.
         self.expires_at: float | None = None
         self._lifetime = float("inf")
@@ -161,7 +160,6 @@ class Connection:
             item.name: (item.min_version_level, item.max_version_level)
             for item in getattr(answer, "finalized_features", ())
         }
-        self.finalized_features_epoch = getattr(answer, "finalized_features_epoch", -1)
 
     # --- calls ----------------------------------------------------------------------------------------------
 

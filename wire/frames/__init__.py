@@ -21,11 +21,12 @@
 - `pieces`: large answers are read and written in pieces while clients wait for theirs
 - `primitives`: varints, strings and tagged fields
 - `produce`: the Produce codec in one place to import from
-- `produce_common`: versions, topic names and limits that Produce requests and responses share
+- `produce_common`: versions and limits that Produce requests and responses share
 - `produce_request`: Produce requests: of a client parsed, to a source built; records stay untouched
 - `produce_response`: Produce responses: of a source parsed, to a client built
 - `produce_single`: Produce of one batch for one partition, the usual request of most clients
 - `request_header`: the request header, in the version that the api and its version call for
+- `topic_key`: how Fetch and Produce name a topic: by its name or its id, as the version says
 - `types`: small types that are used everywhere
 - `whole`: records of a Fetch answer as the whole batches that they hold
 """

@@ -3,7 +3,6 @@
 from wire.frames.fetch_request import (
     FetchPartition,
     FetchRequest,
-    TopicKey,
     encode_fetch_request,
     parse_fetch_request,
 )
@@ -14,6 +13,7 @@ from wire.frames.fetch_response import (
     encode_fetch_response,
     parse_fetch_response,
 )
+from wire.frames.topic_key import TopicKey
 
 __all__ = [
     "FetchPartition",

@@ -21,6 +21,7 @@ from wire.frames.primitives import (
     string,
     uvarint,
 )
+from wire.frames.topic_key import TopicKey, encode_key, read_key
 from wire.frames.types import Buffer
 from wire.frames.whole import add_entries, whole
 
@@ -31,9 +32,6 @@ MAX_ENTRIES = 100_000
 names everything that it copies from us; consumers may name fewer (router/dispatch.py)."""
 HIGH_WATERMARK_UNSUPPORTED = 0x7FFFFFFFFFFFFFFF
 """The protocol's default in v18, sent by a follower that does not track the high watermark; parsed as -1."""
-
-TopicKey = str | bytes
-"""Topic name up to version 12, topic id (16 bytes) from version 13."""
 
 
 class FetchPartition(NamedTuple):
@@ -100,14 +98,13 @@ def _parse_flexible(frame: Buffer, pos: int, version: int) -> tuple[FetchRequest
     max_wait_ms, min_bytes, max_bytes, isolation_level = _LIMITS.unpack_from(frame, pos)
     session_id, session_epoch = _SESSION.unpack_from(frame, pos + 13)
     pos += 21
-    by_id = version >= 13
     unpack = _PARTITION_TAGGED.unpack_from
     new = tuple.__new__
     topics: list[tuple[TopicKey, list[FetchPartition]]] = []
     topic_count, pos = read_compact_count(frame, pos, 3)
     entries = add_entries(0, topic_count, MAX_ENTRIES)
     for _ in range(topic_count):
-        key, pos = _read_key(frame, pos, by_id)
+        key, pos = read_key(frame, pos, version)
         count, pos = read_compact_count(frame, pos, 33)
         entries = add_entries(entries, count, MAX_ENTRIES)
         partitions: list[FetchPartition] = []
@@ -131,7 +128,7 @@ def _parse_flexible(frame: Buffer, pos: int, version: int) -> tuple[FetchRequest
     topic_count, pos = read_compact_count(frame, pos, 3)
     entries = add_entries(entries, topic_count, MAX_ENTRIES)
     for _ in range(topic_count):
-        key, pos = _read_key(frame, pos, by_id)
+        key, pos = read_key(frame, pos, version)
         count, pos = read_compact_count(frame, pos, 4)
         entries = add_entries(entries, count, MAX_ENTRIES)
         forgotten.append((key, list(struct.unpack_from(f">{max(count, 0)}i", frame, pos))))
@@ -238,13 +235,6 @@ def _parse_legacy(frame: Buffer, pos: int, version: int) -> tuple[FetchRequest, 
     return request, pos
 
 
-def _read_key(frame: Buffer, pos: int, by_id: bool) -> tuple[TopicKey, int]:
-    if by_id:
-        return bytes(frame[pos : pos + 16]), pos + 16
-    name, pos = read_compact_string(frame, pos)
-    return _not_null(name, "topic"), pos
-
-
 def _not_null(value: str | None, what: str) -> str:
     if value is None:
         raise MalformedFrame(f"{what} is null")
@@ -259,7 +249,6 @@ def encode_fetch_request(
     """
     if not 12 <= version <= 17:
         raise LocalProtocolError("only versions 12 to 17 are sent", api=API, version=version)
-    by_id = version >= 13
     out = bytearray(4)
     out += _HEADER.pack(1, version, correlation_id) + string(client_id) + b"\0"
     if version < 15:
@@ -269,14 +258,14 @@ def encode_fetch_request(
     pack = _PARTITION_TAGGED.pack
     out += uvarint(len(request.topics) + 1)
     for key, partitions in request.topics:
-        out += _encode_key(key, by_id, version)
+        out += encode_key(key, version, API)
         out += uvarint(len(partitions) + 1)
         for partition in partitions:
             out += pack(*partition[:6], 0)
         out.append(0)
     out += uvarint(len(request.forgotten) + 1)
     for key, indexes in request.forgotten:
-        out += _encode_key(key, by_id, version)
+        out += encode_key(key, version, API)
         out += uvarint(len(indexes) + 1)
         out += struct.pack(f">{len(indexes)}i", *indexes)
         out.append(0)
@@ -286,13 +275,3 @@ def encode_fetch_request(
     out.append(0)  # no tagged fields, or none inside the replica state
     INT32.pack_into(out, 0, len(out) - 4)
     return out
-
-
-def _encode_key(key: TopicKey, by_id: bool, version: int) -> bytes:
-    if by_id:
-        if isinstance(key, str) or len(key) != 16:
-            raise LocalProtocolError(f"topic {key!r} is not a topic id", api=API, version=version)
-        return bytes(key)
-    if not isinstance(key, str):
-        raise LocalProtocolError(f"topic {key!r} is not a name", api=API, version=version)
-    return compact_string(key)

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wire.errors import LocalProtocolError, MalformedFrame
-from wire.frames.fetch_request import API, TopicKey
+from wire.frames.fetch_request import API
 from wire.frames.primitives import (
     INT32,
-    compact_string,
     node_endpoint,
     read_compact_count,
     read_compact_string,
@@ -23,6 +22,7 @@ from wire.frames.primitives import (
     string,
     uvarint,
 )
+from wire.frames.topic_key import TopicKey, encode_key
 from wire.frames.types import Buffer, Node
 from wire.frames.whole import add_entries, whole
 
@@ -99,14 +99,13 @@ def encode_fetch_response(
         raise LocalProtocolError("only versions 4 to 18 are served", api=API, version=version)
     if version < 12:
         return _encode_legacy(version, correlation_id, topics, error, session_id, throttle_ms)
-    by_id = version >= 13
     pack = _PARTITION_PLAIN.pack
     buffers: list[Buffer] = []
     first = envelope = bytearray(_RESPONSE_START.pack(0, correlation_id, 0, throttle_ms, error, session_id))
     envelope += uvarint(len(topics) + 1)
     total = 0
     for key, partitions in topics:
-        envelope += _encode_key(key, by_id, version)
+        envelope += encode_key(key, version, API)
         envelope += uvarint(len(partitions) + 1)
         for result in partitions:
             if result.aborted is None:
@@ -222,16 +221,6 @@ def _encode_legacy(
     total += len(envelope)
     INT32.pack_into(first, 0, total - 4)
     return buffers, total
-
-
-def _encode_key(key: TopicKey, by_id: bool, version: int) -> bytes:
-    if by_id:
-        if isinstance(key, str) or len(key) != 16:
-            raise LocalProtocolError(f"topic {key!r} is not a topic id", api=API, version=version)
-        return bytes(key)
-    if not isinstance(key, str):
-        raise LocalProtocolError(f"topic {key!r} is not a name", api=API, version=version)
-    return compact_string(key)
 
 
 def parse_fetch_response(frame: Buffer, version: int) -> FetchResponse:

@@ -1,6 +1,5 @@
 """The Produce codec in one place to import from; see produce_request.py and produce_response.py."""
 
-from wire.frames.produce_common import TopicKey
 from wire.frames.produce_request import ProduceRequest, encode_produce_request, parse_produce_request
 from wire.frames.produce_response import (
     ProduceResponse,
@@ -8,6 +7,7 @@ from wire.frames.produce_response import (
     encode_produce_response,
     parse_produce_response,
 )
+from wire.frames.topic_key import TopicKey
 
 __all__ = [
     "ProduceRequest",

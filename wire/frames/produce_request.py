@@ -28,10 +28,8 @@ from wire.frames.produce_common import (
     MIN_VERSION,
     ONE,
     SINGLE_END,
-    TopicKey,
-    encode_key,
-    read_key,
 )
+from wire.frames.topic_key import TopicKey, encode_key, read_key
 from wire.frames.types import Buffer
 from wire.frames.whole import add_entries, whole
 
@@ -171,7 +169,7 @@ def encode_produce_request(
     envelope += uvarint(len(topics) + 1)
     total = 0
     for key, partitions in topics:
-        envelope += encode_key(key, version)
+        envelope += encode_key(key, version, API)
         envelope += uvarint(len(partitions) + 1)
         for index, records in partitions:
             size = len(records)

@@ -17,7 +17,8 @@ from wire.frames.primitives import (
     string,
     uvarint,
 )
-from wire.frames.produce_common import API, MAX_VERSION, MIN_VERSION, TopicKey, encode_key, read_key
+from wire.frames.produce_common import API, MAX_VERSION, MIN_VERSION
+from wire.frames.topic_key import TopicKey, encode_key, read_key
 from wire.frames.types import Buffer, Node
 from wire.frames.whole import whole
 
@@ -125,7 +126,7 @@ def _encode_response(
     out = bytearray(struct.pack(">iiB", 0, correlation_id, 0))
     out += uvarint(len(topics) + 1)
     for key, results in topics:
-        out += encode_key(key, version)
+        out += encode_key(key, version, API)
         out += uvarint(len(results) + 1)
         for result in results:
             if not result.record_errors and result.error_message is None and result.current_leader is None:

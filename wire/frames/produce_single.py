@@ -10,7 +10,8 @@ from typing import Final
 
 from wire.errors import LocalProtocolError
 from wire.frames.primitives import string, uvarint
-from wire.frames.produce_common import API, MAX_VERSION, ONE, SINGLE_END, TopicKey, encode_key
+from wire.frames.produce_common import API, MAX_VERSION, ONE, SINGLE_END
+from wire.frames.topic_key import TopicKey, encode_key
 from wire.frames.types import Buffer
 
 FIRST_VERSION: Final = 9
@@ -36,7 +37,7 @@ class SingleRequest:
         _check(version)
         self._version = version
         self._names = string(client_id) + b"\0\0"  # no tagged fields of the header, no transactional id
-        self._partition = encode_key(key, version) + _PARTITION.pack(ONE, index)
+        self._partition = encode_key(key, version, API) + _PARTITION.pack(ONE, index)
 
     def encode(self, correlation_id: int, acks: int, timeout_ms: int, records: Buffer) -> list[Buffer]:
         """Buffers of the whole frame, size prefix included. The records are passed on unchanged."""
@@ -53,7 +54,7 @@ class SingleAnswer:
 
     def __init__(self, version: int, key: TopicKey, index: int) -> None:
         _check(version)
-        self._before = bytes((0, ONE)) + encode_key(key, version) + _PARTITION.pack(ONE, index)
+        self._before = bytes((0, ONE)) + encode_key(key, version, API) + _PARTITION.pack(ONE, index)
         self._length = 4 + len(self._before) + _RESULT.size
 
     def acknowledged(self, frame: Buffer) -> Acknowledged | None:
