@@ -286,7 +286,6 @@ class World:
         left, truth, logs = self.owner[tp], self.truth[tp], cluster.replicas.held(tp)
         self.owner[tp] = cluster
         self.hand_overs += 1
-        cluster.replicas.committed[tp] = len(truth)
         self.note(
             f"{tp} is handed over to {cluster.name} at { ({b: len(log) for b, log in logs.items()}) }; "
             f"committed {len(truth)}"
@@ -300,6 +299,10 @@ class World:
         if state["phase"] != Phase.VALIDATED or end is None:
             self.broken(f"c: {tp} was handed over in {state['phase']}, aligned at {end}")
             return
+        if not self.switching:
+            # Nobody keeps others from writing to the source after its last reading: they are told of, not moved.
+            del truth[end:]
+        cluster.replicas.committed[tp] = len(truth)
         for broker, log in logs.items():
             if log[: len(truth)] != truth or len(log) < end:
                 self.broken(f"c: broker {broker} is at {len(log)} of {tp}, which was aligned at {end}")
