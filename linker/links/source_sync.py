@@ -13,6 +13,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
+from controller.decide.take_overs import link_against
+from controller.errors import NotFound
+from controller.image import ControllerImage
+from controller.phases import SWITCHING
 from fetcher.followed import InSyncState, SourceLeader
 from fetcher.in_sync import InSyncFollower
 from fetcher.link_fetcher import LinkFetcher
@@ -43,14 +47,16 @@ class SourceSync:
         frames: FramePool,
         joined: Callable[[], TargetCluster | None],
         limits: FetchLimits,
+        image: Callable[[], ControllerImage],
     ) -> None:
-        """`joined`: the sidecar's membership of the source; None while it is not registered there."""
+        """`joined`: the sidecar's membership of the source; None while it is not registered there. `image`: the link state."""
         self._link = link
         self._source = source
         self._target = target
         self._fetcher = fetcher
         self._frames = frames
         self._joined = joined
+        self._image = image
         self._subscribed: tuple[TargetCluster, Callable[[], None]] | None = None
         #: Partitions of the source that name us as a replica.
         self._named: set[TopicPartition] = set()
@@ -103,10 +109,23 @@ class SourceSync:
         partition, own = _partition(joined.image, tp), joined.broker_id
         if partition is None or own not in partition.replicas or partition.leader in (own, -1):
             return None
+        if self._ends_there(tp):
+            return None
         node = self._source.nodes.get(partition.leader) or joined.cluster.nodes.get(partition.leader)
         if node is None:
             return None
         return SourceLeader(node, partition.leader_epoch, own in partition.isr)
+
+    def _ends_there(self, tp: TopicPartition) -> bool:
+        """Where the log ends for link brokers is written down, and holds until that is taken back: one that followed further
+        meanwhile, and was elected, would serve the log without what it has told. A new process knows it by this alone."""
+        image = self._image()
+        try:
+            back = link_against(image, self._link).name
+        except NotFound:
+            return False
+        state = image.partitions.get((back, tp))
+        return state is not None and state.phase in SWITCHING and state.taken is not None
 
     def led_by_us(self, tp: TopicPartition) -> bool:
         joined = self._joined()

@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from controller.decide.reverse import reverse_name
+from controller.image import ControllerImage
+from controller.phases import Phase
+from controller.state import Link, MirrorPartition, Taken
 from fetcher.followed import InSyncState
 from linker.links.source_sync import SourceSync
 from wire.errors import LinkerError, LocalProtocolError
@@ -17,6 +21,7 @@ from wire.frames.types import Node, TopicPartition
 from wire.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 
 US = 800
+BACK = reverse_name("east")
 ID = b"t" * 16
 TP = TopicPartition("t", 0)
 
@@ -72,6 +77,7 @@ def broker(broker_id: int, **changes: Any) -> BrokerImage:
 class Scene:
     def __init__(self) -> None:
         self.membership: Membership | None = Membership()
+        self.image = ControllerImage()
         self.target = SimpleNamespace(image=ClusterImage())
         self.fetcher = Fetcher()
         self.learned: list[tuple[TopicPartition, int, int]] = []
@@ -90,6 +96,7 @@ class Scene:
             None,  # type: ignore[arg-type]
             lambda: self.membership,  # type: ignore[arg-type,return-value]
             None,  # type: ignore[arg-type]
+            lambda: self.image,
         )
         self.calls: list[tuple[str, list[TopicPartition]]] = []
         for name in ("follow", "begin", "end"):
@@ -197,6 +204,28 @@ def test_leader_and_identity_as_the_metadata_log_has_them() -> None:
     assert scene.sync.identity() == (US, 77)
     membership.registration.broker_epoch = -1
     assert scene.sync.identity() is None
+
+
+def test_what_link_brokers_hold_to_an_end_is_not_followed_beyond_it() -> None:
+    """A sidecar that was restarted while a partition is given back: it may be elected again before the end is forgotten,
+    and would serve no more than that."""
+    scene = Scene()
+    assert scene.membership is not None
+    scene.membership.put(at((1, 2, US), isr=(1, US)))
+    state = MirrorPartition(link=BACK, topic="t", partition=0, phase=Phase.TAKING)
+    for name, against in (("east", None), (BACK, "east")):
+        link = Link(name=name, source_cluster_id=name, properties={}, reverse_of=against)
+        scene.image.replay([link])
+        assert scene.sync.leader_of(TP) is not None
+    for phase, taken, followed in (
+        (Phase.TAKING, None, True),
+        (Phase.TAKING, Taken(end=7), False),
+        (Phase.TAKEN, Taken(end=7), False),
+        (Phase.ACTIVE, Taken(end=7), True),
+    ):
+        scene.image.replay([dataclasses.replace(state, phase=phase, taken=taken)])
+        assert (scene.sync.leader_of(TP) is not None) == followed
+    assert not scene.sync.led_by_us(TP)
 
 
 def test_brokers_of_the_target_that_are_away_need_not_have_it() -> None:
