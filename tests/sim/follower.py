@@ -168,4 +168,6 @@ class Follower:
             del fed[same:]
             place.forget_positions(tp)  # until each was seen below that place
         fed += news
+        if news:
+            place.cluster.replicas.news(tp)
         return bool(news) or same < offset

@@ -174,6 +174,11 @@ class Replicas:
             self._follow(tp, broker)
         self.world.loop.kernel(FETCH * self.cluster.rng.uniform(0.5, 1.5), self._round, broker)
 
+    def news(self, tp: TopicPartition) -> None:
+        """A link broker has records that its followers wait for."""
+        for broker in self.cluster.kraft.partitions[tp].replicas:
+            self._soon(tp, broker)
+
     def _soon(self, tp: TopicPartition, broker: int) -> None:
         if broker in self.cluster.real:
             self.world.loop.kernel(self.cluster.rng.uniform(0.001, 0.008), self._follow, tp, broker)
@@ -206,7 +211,10 @@ class Replicas:
         if same < min(len(log), served.end) or (served.cut and len(log) > served.end):
             del log[min(same, served.end) :]
         sidecar.fetched(self.cluster, tp, broker, len(log), self.cluster.kraft.brokers[broker].epoch)
-        log += served.log[len(log) : served.end]
+        news = served.log[len(log) : served.end]
+        log += news
+        if news and self.world.switching:
+            self._soon(tp, broker)
 
     # What goes wrong.
 

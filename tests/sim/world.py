@@ -254,6 +254,8 @@ class World:
 
     def told(self, place: Place, tp: TopicPartition, log: list[str]) -> None:
         """A link broker asks the owner's leader for what comes after this."""
+        if place.there.broker_id not in place.owner.kraft.partitions[tp].isr:
+            return  # no acknowledgement waits for it: one that is cut off goes on telling what it told before
         now, listed = self.loop.time(), place.replicas_of(tp)
         for broker, held in place.cluster.replicas.held(tp).items():
             if broker not in listed:
