@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
+from controller.decide.reverse import at_source
 from controller.decide.take_overs import link_against
 from controller.errors import NotFound
 from controller.image import ControllerImage
@@ -49,7 +50,8 @@ class SourceSync:
         limits: FetchLimits,
         image: Callable[[], ControllerImage],
     ) -> None:
-        """`joined`: the sidecar's membership of the source; None while it is not registered there. `image`: the link state."""
+        """`joined`: the sidecar's membership of the source; None while it is not registered there. `image`: the link
+        state."""
         self._link = link
         self._source = source
         self._target = target
@@ -85,6 +87,9 @@ class SourceSync:
         """Follow no more, and tell for each partition the end of what was followed, once the replicas at the target have it.
         Stopped already: the same end. LinkerError if one is not followed now, or they do not have it in time: nothing more
         is read then until `begin`, and `stop` may be called again."""
+        for tp in tps:
+            if self._led_by_another(tp):
+                self.follower.find_end(tp)
         ends = self.follower.stop(tps)
         deadline = time.monotonic() + timeout
         while behind := [tp for tp, end in ends.items() if self.follower.state(tp).told < end]:
@@ -131,6 +136,14 @@ class SourceSync:
         joined = self._joined()
         partition = None if joined is None else _partition(joined.image, tp)
         return joined is not None and partition is not None and partition.leader == joined.broker_id
+
+    def _led_by_another(self, tp: TopicPartition) -> bool:
+        """A link broker that is not this one."""
+        joined, image = self._joined(), self._image()
+        partition = None if joined is None else _partition(joined.image, tp)
+        if joined is None or partition is None or partition.leader == joined.broker_id:
+            return False
+        return image.sidecar_at(at_source(image, self._link), partition.leader) in image.identities
 
     def identity(self) -> tuple[int, int] | None:
         joined = self._joined()

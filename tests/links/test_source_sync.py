@@ -13,7 +13,7 @@ import pytest
 from controller.decide.reverse import reverse_name
 from controller.image import ControllerImage
 from controller.phases import Phase
-from controller.state import Link, MirrorPartition, Taken
+from controller.state import Link, MirrorPartition, SidecarIdentity, Taken
 from fetcher.followed import InSyncState
 from linker.links.source_sync import SourceSync
 from wire.errors import LinkerError, LocalProtocolError
@@ -242,6 +242,28 @@ async def test_stop_waits_for_the_replicas() -> None:
         await scene.sync.stop([TP], timeout=0.02)
     asyncio.get_running_loop().call_later(0.03, setattr, scene, "told", 7)
     assert await scene.sync.stop([TP], timeout=5) == {TP: 7}
+
+
+async def test_the_end_of_what_another_link_broker_leads_is_told_by_who_has_the_copy() -> None:
+    scene = Scene()
+    assert scene.membership is not None
+    scene.told = 7
+    found: list[TopicPartition] = []
+    scene.sync.follower.find_end = found.append  # type: ignore[method-assign]
+    scene.image.replay(
+        SidecarIdentity(
+            broker_id=sidecar, incarnation_id=bytes(16), log_dir_id=bytes(16), sources=(("east", broker),)
+        )
+        for sidecar, broker in ((900, US), (901, 801))
+    )
+    scene.image.replay([Link(name="east", source_cluster_id="s", properties={})])
+    for leader, asked in ((US, False), (1, False), (-1, False), (801, True)):
+        scene.membership.put(at((1, 2, 801), leader=leader, isr=(801,)))
+        assert await scene.sync.stop([TP], timeout=1) == {TP: 7}
+        assert bool(found) == asked
+    scene.membership = None
+    await scene.sync.stop([TP], timeout=1)
+    assert found == [TP]
 
 
 async def test_what_is_not_followed_cannot_be_stopped() -> None:
