@@ -205,7 +205,11 @@ class Replicas:
     def _follow_link_broker(self, tp: TopicPartition, broker: int, leader: int, log: list[str]) -> None:
         sidecar = self.world.sidecar_of(self.cluster.sidecar_at(leader))
         served = None if sidecar is None else sidecar.serve(self.cluster, tp)
-        if sidecar is None or served is None:
+        if sidecar is None:
+            return
+        if served is None:
+            if sidecar.leads(self.cluster, tp):  # it has nothing, but hears who asks
+                sidecar.fetched(self.cluster, tp, broker, len(log), self.cluster.kraft.brokers[broker].epoch)
             return
         same = common(log, served.log)
         if same < min(len(log), served.end) or (served.cut and len(log) > served.end):

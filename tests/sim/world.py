@@ -26,7 +26,7 @@ from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic
 from fleet.stored_controller import StoredController
 from tests.controller.kraft_model import Image
-from tests.sim.cluster import KRAFT, MIN_INSYNC, SOURCE, Cluster
+from tests.sim.cluster import KRAFT, MIN_INSYNC, SOURCE, UNCLEAN, Cluster
 from tests.sim.loop import Process, SimLoop
 from tests.sim.network import Network
 from tests.sim.place import Place
@@ -102,6 +102,7 @@ class World:
             assert self.target.kraft.reassign(tp, self.targets(tp)) == 0
         self.source.start({tp: self.sources(tp) for tp in self.tps})
         self.source.set_configs(CONFIGS)
+        self.target.set_configs({UNCLEAN: "false"})
         for cluster in self.clusters:
             cluster.begin()
         controller = await StoredController.open(self.store.data, now=lambda: 0)
@@ -117,7 +118,7 @@ class World:
             source_topic_id=None,
             partitions=len(self.tps),
             target_replicas=tuple(self.targets(tp) for tp in self.tps),
-            restore_configs={"unclean.leader.election.enable": None},
+            restore_configs={UNCLEAN: None},
         )
         states = []
         for tp in self.tps:
