@@ -319,7 +319,8 @@ class Faults:
             self.world.note(f"{tp} is to be moved to {replicas}")
             head.process.call(head.move, tp, replicas)
         else:
-            cancel = self.rng.random() < 0.2
+            # Nobody may take the copies away that are about to lead, while the rest of a topic can only follow them.
+            cancel = self.rng.random() < 0.2 and not (self.world.switching and self.world.may_land(tp))
             self.world.note(f"a tool {'cancels' if cancel else f'reassigns to {replicas}'}: {tp}")
             self.world.target.kraft.reassign(tp, None if cancel else replicas)
 

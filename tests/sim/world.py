@@ -174,6 +174,11 @@ class World:
         """By the target."""
         return self.owner[tp] is self.target
 
+    def may_land(self, tp: TopicPartition) -> bool:
+        """A hand-over to the target is written down."""
+        node = self.store.data.nodes.get(keys.partition_state(LINK, tp))
+        return node is not None and json.loads(node[0])["phase"] == Phase.VALIDATED
+
     def clients(self) -> list[StoreClient]:
         return [sidecar.store for sidecar in self.sidecars.values()]
 
