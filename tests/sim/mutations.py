@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller import keys
-from controller.decide import promotes, take_overs
+from controller.decide import take_overs
 from controller.judge import take_over
-from controller.judge.hand_over import Settlement, settle
 from controller.operations import Delete, Operation, Put
 from controller.plan import taken_configs
 from controller.plan.taken_configs import TAKEN_CONFIGS
@@ -26,10 +25,8 @@ from fleet.member import Member
 from fleet.shared_controller import SharedController
 from fleet.stores.base import ControllerFenced
 from linker.links.source_sync import SourceSync
-from linker.promote import hand_over
 from linker.promote.checks import Checks
 from linker.switch import take_over as switching
-from linker.switch.take_over import TakeOver
 from tests.controller.memory_store import MemoryStore
 from tests.sim.sidecar import ProcessLease
 from tests.sim.store import StoreServer
@@ -239,37 +236,6 @@ def _leading_is_enough() -> list[Patch]:
     return [(take_over, "held_by_link", lambda partition, link_brokers: partition.leader in link_brokers)]
 
 
-def _settled_by_guess() -> list[Patch]:
-    """A hand-over of which nobody has heard counts as one that never comes: the fence opens, at the source, too."""
-
-    def settled(*args: Any) -> Settlement:
-        found = settle(*args)
-        return Settlement.IMPOSSIBLE if found is Settlement.OPEN else found
-
-    return [(hand_over, "settle", settled)]
-
-
-def _not_taken_is_handed_over() -> list[Patch]:
-    """A hand-over is written down whether or not the source is taken over."""
-    return [(promotes, "refuse_unless_taken", lambda image, link, tps: None)]
-
-
-def _stop_is_not_waited_for() -> list[Patch]:
-    """Where the log ends is told before the replicas at the target have it."""
-
-    async def stop(
-        self: SourceSync, tps: Collection[TopicPartition], *, timeout: float
-    ) -> Mapping[TopicPartition, int]:
-        return self.follower.stop(tps)
-
-    return [(SourceSync, "stop", stop)]
-
-
-def _back_to_anybody() -> list[Patch]:
-    """A partition is given back to a broker that has not followed to its end."""
-    return [(take_over, "_stands_at", lambda image, broker, position, end: broker in image.brokers)]
-
-
 def _unclean_elections() -> list[Patch]:
     """A partition that is taken over may have any of its replicas elected."""
     taken = {name: value for name, value in TAKEN_CONFIGS.items() if name != UNCLEAN}
@@ -280,16 +246,6 @@ def _unclean_elections() -> list[Patch]:
         (taken_configs, "TAKEN_CONFIGS", taken),
         (taken_configs, "FORCED", forced),
     ]
-
-
-def _follows_beyond_its_end() -> list[Patch]:
-    """A link broker follows a partition again before it is forgotten where its log ended."""
-    return [(SourceSync, "_ends_there", lambda self, tp: False)]
-
-
-def _ends_are_kept() -> list[Patch]:
-    """Where a log ended that its own brokers lead again is never forgotten."""
-    return [(TakeOver, "_ends_anew", lambda self, tp: False)]
 
 
 MUTATIONS: Mapping[str, Mutation] = {
@@ -311,13 +267,7 @@ MUTATIONS: Mapping[str, Mutation] = {
         Mutation("lease-from-answer", "the lease runs from the answer", _lease_from_the_answer),
         Mutation("one-replica-in-sync", "in sync, one replica is enough", _one_replica_is_enough, True),
         Mutation("led-is-taken", "a leader is enough, whoever is in the ISR", _leading_is_enough, True),
-        Mutation("settled-by-guess", "the fence opens though a hand-over may come", _settled_by_guess, True),
-        Mutation("taken-not-asked", "handed over, taken or not", _not_taken_is_handed_over, True),
-        Mutation("stop-unawaited", "the end is told before replicas have it", _stop_is_not_waited_for, True),
-        Mutation("back-to-anybody", "given back to who is not at the end", _back_to_anybody, True),
         Mutation("unclean-elections", "what is taken over may be elected unclean", _unclean_elections, True),
-        Mutation("beyond-its-end", "followed before its end is forgotten", _follows_beyond_its_end, True),
-        Mutation("ends-kept", "where a log ended is never forgotten", _ends_are_kept, True),
         Mutation("lease-off-both", "no lease is looked at, at either side", _lease_check_off, True),
     )
 }
