@@ -137,6 +137,15 @@ class InSyncFollower:
         cursor = followed.cursor
         return cursor is not None and cursor in cursor.mirror.cursors
 
+    def find_end(self, tp: TopicPartition) -> None:
+        """Another link broker leads it at the source, and its sidecar has no copy: this one has, and can tell the end."""
+        copy = self._link.partitions.get(tp)
+        if copy is not None:
+            followed = self._followed.setdefault(tp, Followed())
+            if followed.end is None and followed.cursor is None:
+                followed.copy, copy.feed = copy, self
+                self._find_end(followed, copy)
+
     def _find_end(self, followed: Followed, copy: PartitionCopy) -> None:
         """A new process leads the partition. The source was never told an offset beyond the longest replica at the
         target. All records of that replica came from the leader before, so they belong to this log, whether or not the
@@ -203,6 +212,10 @@ class InSyncFollower:
     def _tend(self, tp: TopicPartition, followed: Followed, now: float) -> None:
         copy = self._link.partitions.get(tp)
         if copy is not followed.copy:
+            if followed.copy is not None and followed.end is not None and followed.told < followed.end:
+                followed.end = (
+                    None  # nobody was told of it, and what the replicas lack of it went with the copy
+                )
             followed.copy, followed.cursor, followed.told = copy, None, -1
             if copy is not None and followed.end is not None:
                 copy.fetch_until = followed.end
@@ -210,13 +223,13 @@ class InSyncFollower:
             followed.reason = "another sidecar leads it at the target, or it is not mirrored now"
             return
         copy.feed = self
-        if followed.stopped:
-            return
         if self._ports.led_by_us(_source_tp(copy)):
             if followed.cursor is not None:
                 followed.freeze("this broker leads it at the source")
             elif followed.end is None:
                 self._find_end(followed, copy)
+            return
+        if followed.stopped:
             return
         followed.thaw()
         if followed.cursor is not None and followed.cursor not in copy.cursors:

@@ -4,7 +4,8 @@ A request to change configs may come late: a broker hands one on for a minute, a
 what is in its socket. So each topic's configs are looked at again, against what is written down:
 - of a topic that was taken over: one that puts the configs back, or somebody who changes them, would let its own brokers
   delete records, or let one be elected that accepts writes beside the other cluster
-- of a topic that was given back: one of the take-over would leave it with less safety, and without retention.
+- of a topic that was given back: one of the take-over, or one that kept its configs, would leave it with less safety, and
+  without retention.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ Changes = Mapping[str, str | None]
 def before_take_over(forward: MirrorTopic, overrides: Mapping[str, str], now: int) -> dict[str, str | None]:
     """The configs that giving back restores. Where a late request of the take-over before has changed them, those that it
     found. `forward`: the mirror that follows the topic."""
-    earlier = _earlier(forward, overrides, now)
-    return {name: (overrides if earlier is None else earlier).get(name) for name in TAKEN_CONFIGS}
+    before = {**overrides, **(_earlier(forward, overrides, now) or {})}
+    return {name: before.get(name) for name in TAKEN_CONFIGS}
 
 
 def changes(
@@ -60,12 +61,15 @@ def changes(
 
 
 def _earlier(mirror: MirrorTopic, overrides: Mapping[str, str], now: int) -> Changes | None:
-    """The configs before the take-over, if they were put back not long ago and are now what it sets, to the last one."""
+    """The configs before the take-over, if they were put back not long ago and are now what a late request sets, to the last
+    one: all of a take-over, or those that are kept while it lasts."""
     noted = mirror.put_back
     if noted is None or now - noted.at > LATE:
         return None
-    late = all(overrides.get(name) == value for name, value in TAKEN_CONFIGS.items())
-    return noted.configs if late else None
+    for late in (TAKEN_CONFIGS, FORCED):
+        if all(overrides.get(name) == value for name, value in late.items()):
+            return {name: value for name, value in noted.configs.items() if name in late}
+    return None
 
 
 def _differing(wanted: Changes, overrides: Mapping[str, str] | None) -> dict[str, str | None]:

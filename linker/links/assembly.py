@@ -126,6 +126,7 @@ class LinkAssembly:
             frames,
             lambda: None if (member := joined()) is None else member.membership,
             fetch_limits(options),
+            lambda: controller.image,
         )
         self.switch = LinkSwitch(
             link.name,

@@ -13,6 +13,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
+from controller.decide.reverse import at_source
+from controller.decide.take_overs import link_against
+from controller.errors import NotFound
+from controller.image import ControllerImage
+from controller.phases import SWITCHING
 from fetcher.followed import InSyncState, SourceLeader
 from fetcher.in_sync import InSyncFollower
 from fetcher.link_fetcher import LinkFetcher
@@ -43,14 +48,17 @@ class SourceSync:
         frames: FramePool,
         joined: Callable[[], TargetCluster | None],
         limits: FetchLimits,
+        image: Callable[[], ControllerImage],
     ) -> None:
-        """`joined`: the sidecar's membership of the source; None while it is not registered there."""
+        """`joined`: the sidecar's membership of the source; None while it is not registered there. `image`: the link
+        state."""
         self._link = link
         self._source = source
         self._target = target
         self._fetcher = fetcher
         self._frames = frames
         self._joined = joined
+        self._image = image
         self._subscribed: tuple[TargetCluster, Callable[[], None]] | None = None
         #: Partitions of the source that name us as a replica.
         self._named: set[TopicPartition] = set()
@@ -79,6 +87,9 @@ class SourceSync:
         """Follow no more, and tell for each partition the end of what was followed, once the replicas at the target have it.
         Stopped already: the same end. LinkerError if one is not followed now, or they do not have it in time: nothing more
         is read then until `begin`, and `stop` may be called again."""
+        for tp in tps:
+            if self._led_by_another(tp):
+                self.follower.find_end(tp)
         ends = self.follower.stop(tps)
         deadline = time.monotonic() + timeout
         while behind := [tp for tp, end in ends.items() if self.follower.state(tp).told < end]:
@@ -103,15 +114,36 @@ class SourceSync:
         partition, own = _partition(joined.image, tp), joined.broker_id
         if partition is None or own not in partition.replicas or partition.leader in (own, -1):
             return None
+        if self._ends_there(tp):
+            return None
         node = self._source.nodes.get(partition.leader) or joined.cluster.nodes.get(partition.leader)
         if node is None:
             return None
         return SourceLeader(node, partition.leader_epoch, own in partition.isr)
 
+    def _ends_there(self, tp: TopicPartition) -> bool:
+        """Where the log ends for link brokers is written down, and holds until that is taken back: one that followed further
+        meanwhile, and was elected, would serve the log without what it has told. A new process knows it by this alone."""
+        image = self._image()
+        try:
+            back = link_against(image, self._link).name
+        except NotFound:
+            return False
+        state = image.partitions.get((back, tp))
+        return state is not None and state.phase in SWITCHING and state.taken is not None
+
     def led_by_us(self, tp: TopicPartition) -> bool:
         joined = self._joined()
         partition = None if joined is None else _partition(joined.image, tp)
         return joined is not None and partition is not None and partition.leader == joined.broker_id
+
+    def _led_by_another(self, tp: TopicPartition) -> bool:
+        """A link broker that is not this one."""
+        joined, image = self._joined(), self._image()
+        partition = None if joined is None else _partition(joined.image, tp)
+        if joined is None or partition is None or partition.leader == joined.broker_id:
+            return False
+        return image.sidecar_at(at_source(image, self._link), partition.leader) in image.identities
 
     def identity(self) -> tuple[int, int] | None:
         joined = self._joined()

@@ -244,7 +244,8 @@ class LinkSwitch:
     # --- linker.switch.owner.SyncFollower -----------------------------------------------------------------------------
 
     async def stop(self, tps: Collection[TopicPartition], *, timeout: float) -> Mapping[TopicPartition, int]:
-        """Each is asked of the sidecar that leads it there: nobody else can have followed to the end of what it leads."""
+        """Each is asked of the sidecar that leads its mirror: nobody else hears what the replicas have. Mostly it is the one
+        that leads it there, too, and has followed to the end."""
         member, fleet_controller, image = self._joined(), self._fleet_controller(), self._controller.image
         if member is None or fleet_controller is None:
             raise LinkerError(
@@ -254,7 +255,10 @@ class LinkSwitch:
         for tp in tps:
             partition = find(member.membership.image, tp)
             leader = -1 if partition is None else partition.leader
-            by_sidecar.setdefault(image.sidecar_at(self._there, leader), []).append(tp)
+            sidecar = image.sidecar_at(self._there, leader)
+            hears = image.sidecar_at(self._there, self._follower(tp) or -1)
+            sidecar = hears if -1 not in (sidecar, hears) else sidecar
+            by_sidecar.setdefault(sidecar, []).append(tp)
         own = image.sidecar_at(self._there, member.membership.broker_id)
         commands = fleet_controller.commands
         found = await together(

@@ -3,8 +3,8 @@
 electLeader, generateLeaderAndIsrUpdates), `PartitionChangeBuilder`, `PartitionReassignmentReplicas`,
 `PartitionReassignmentRevert`. Epochs are counted as `PartitionRegistration.merge` does.
 
-Left out: directories, unclean elections (mirror topics forbid them), last known leaders. Nothing here is
-shared with the code under test.
+Left out: directories, last known leaders, the recovery state after an unclean election. Nothing here is shared with the
+code under test.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ class Kraft:
     min_isr: int = 1
     elr_enabled: bool = True  # eligible.leader.replicas.version 1, the default of new clusters from 4.1
     bump_on_shrink: bool = False  # metadata.version before 3.6
+    #: unclean.leader.election.enable, of a partition as it is
+    unclean: Callable[[Partition], bool] = lambda _: False
     brokers: dict[int, Broker] = field(default_factory=dict)
     topic_ids: dict[str, bytes] = field(default_factory=dict)
     partitions: dict[TopicPartition, Partition] = field(default_factory=dict)
@@ -300,6 +302,9 @@ class Kraft:
             leader = partition.leader
         else:
             leader = next((b for b in replicas if valid(b)), NO_LEADER)
+        if leader == NO_LEADER and self.unclean(partition):
+            leader = next((b for b in replicas if acceptable(b)), NO_LEADER)
+            isr, elr = ([leader], []) if leader != NO_LEADER else (isr, elr)
         new_leader = leader != partition.leader
         if new_leader and leader in elr:
             isr, elr = [leader], [b for b in elr if b != leader]

@@ -27,7 +27,7 @@ from controller.judge.take_over import (
 from controller.phases import Phase
 from controller.plan.in_sync import InSync, sync_step
 from controller.plan.replicas import AlterIsr, ElectPreferred, Reassign
-from controller.plan.taken_configs import LATE, TAKEN_CONFIGS, changes
+from controller.plan.taken_configs import LATE, TAKEN_CONFIGS, before_take_over, changes
 from controller.plan.topic_configs import FORCED
 from controller.state import Attempt, Link, MirrorPartition, MirrorTopic, PromoteJob, SwitchEnd, Taken
 from tests.controller.kraft_model import Broker, Image, Partition, Topic
@@ -169,6 +169,13 @@ def test_configs_of_a_late_request_are_put_back() -> None:
     assert changed({**before, "min.insync.replicas": "1"}, 8) == {}, "somebody else's change"
     assert changed(late, 8) == {"t": {name: restored[name] for name in TAKEN_CONFIGS}}
     assert changed(late, 8 + LATE) == {}
+    # Of the keeper of a topic that is taken: it sets no min.insync.replicas, and what somebody made of that stays.
+    kept = {**before, **FORCED, "min.insync.replicas": "3"}
+    assert changed(kept, 8) == {"t": {name: restored[name] for name in FORCED}}
+    assert changed({**kept, "retention.bytes": "7"}, 8) == {}, "somebody else's change"
+    assert changed(kept, 8 + LATE) == {}
+    put_back = image.mirrors["l", "t"]
+    assert before_take_over(put_back, kept, 9) == {**restored, "min.insync.replicas": "3"}
     # The next take-over finds them, and knows what was there before.
     image.replay(take_overs.begin(image, "l", {"t": owned._replace(overrides=late)}, 9))
     assert image.mirrors[BACK, "t"].restore_configs == restored

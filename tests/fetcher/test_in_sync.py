@@ -40,11 +40,9 @@ class Ports:
 
     def leader_of(self, tp: TopicPartition) -> SourceLeader | None:
         part = self.parts[tp].partition
-        if part.leader == US:
+        if part.leader == US or US not in part.replicas:
             return None
         node = self.rig.source.brokers[part.leader]
-        if US not in part.replicas:
-            return None
         return SourceLeader(Node(node.id, node.host, node.port, None), part.leader_epoch, US in part.isr)
 
     def led_by_us(self, tp: TopicPartition) -> bool:
@@ -366,6 +364,71 @@ async def test_a_new_process_that_leads_it_ends_where_the_replicas_do() -> None:
             again.load(3, 3, 0, time.monotonic())
             await eventually(lambda: scene.sync.state(TP).told == 3, 5)
             assert scene.sync.stop([TP]) == {TP: 3}
+
+
+async def test_who_has_the_copy_tells_where_another_link_broker_ends() -> None:
+    """That one's process has none, for the mirror has gone to this one, which is not even a replica at the source."""
+    async with FakeCluster(1) as source:
+        scene = Scene(source)
+        async with scene.running():
+            scene.part.write(acks_all=True)
+            await scene.in_sync()
+            await eventually(lambda: scene.log(1).end == scene.log(2).end == 1, 5, scene.state)
+            led = scene.part.partition
+            scene.sync.end([TP])
+            led.replicas.remove(US)
+            led.leader, led.leader_epoch = 801, led.leader_epoch + 1
+            with pytest.raises(LocalProtocolError):
+                scene.sync.stop([TP])
+            scene.sync.find_end(TopicPartition("t", 7))
+            scene.sync.find_end(TP)
+            assert scene.sync.stop([TP]) == {TP: 1}
+            assert scene.sync.state(TP).told == 1
+            led.leader = 1
+            led.replicas.append(US)
+            scene.sync.follow([TP])
+            scene.sync.begin([TP])
+            scene.part.write(acks_all=False)
+            await eventually(lambda: scene.log(1).end == scene.log(2).end == 2, 5, scene.state)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.3])
+async def test_an_end_that_went_with_its_copy_is_found_anew(pause: float) -> None:
+    """It led the partition and had read more than the replicas have when the mirror went to another sidecar and came back.
+    Nobody can read that again, and nobody was told of it."""
+    async with FakeCluster(1) as source:
+        scene = Scene(source)
+        async with scene.running():
+            scene.part.write(acks_all=True)
+            await scene.in_sync()
+            await eventually(lambda: scene.log(1).end == scene.log(2).end == 1, 5, scene.state)
+            for follower in scene.rig.followers.values():
+                follower.running.clear()
+            await asyncio.sleep(0.3)
+            for _ in range(2):
+                scene.part.write(acks_all=False)
+            await eventually(lambda: scene.sync.state(TP).end > 1, 5, scene.state)
+            copy = scene.rig.directory("t", 0)
+            assert copy is not None
+            led = scene.part.partition
+            led.leader, led.leader_epoch = US, led.leader_epoch + 1
+            await eventually(lambda: "leads it" in scene.sync.state(TP).reason, 5, scene.state)
+            assert scene.sync.stop([TP])[TP] > 1
+            scene.rig.manager.remove([TP])
+            await asyncio.sleep(pause)
+            scene.rig.manager.add([scene.rig.spec("t", 0, source_epochs=copy.source_epochs, fetch_offset=1)])
+            again = scene.rig.directory("t", 0)
+            assert again is not None
+            again.load(1, 1, 0, time.monotonic())
+            for follower in scene.rig.followers.values():
+                follower.running.set()
+
+            def found_anew() -> bool:
+                with contextlib.suppress(LocalProtocolError):
+                    return scene.sync.stop([TP]) == {TP: 1} and scene.sync.state(TP).told == 1
+                return False
+
+            await eventually(found_anew, 10, scene.state)
 
 
 async def test_batches_of_another_log_are_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def test_the_broker_of_the_sidecar_that_leads_the_mirror_follows() -> None:
     assert scene.image.broker_at("west", 900) is None
 
 
-def test_each_end_is_asked_of_who_leads_at_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_end_is_asked_of_who_hears_the_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene()
     monkeypatch.setattr(
         "linker.links.switching.find", lambda image, tp: scene.topics_by_name["t"].partitions[tp.partition]
@@ -116,6 +116,13 @@ def test_each_end_is_asked_of_who_leads_at_the_source(monkeypatch: pytest.Monkey
     assert sorted(scene.stopped) == [(900, [ONE]), (901, [TWO])]
     with pytest.raises(LinkerError, match="nobody"):  # a real broker leads it
         asyncio.run(scene.switch.stop([ONE, THREE], timeout=1))
+    # The mirror went elsewhere: its copies are heard of by who leads it now, if that one is a broker of the source.
+    for leader, asked in ((901, 901), (902, 900), (-1, 900)):
+        scene.image.replay([scene.led(ONE, leader)])
+        assert asyncio.run(scene.switch.stop([ONE], timeout=1)) == {ONE: asked}
+    scene.leaders[0] = 2
+    with pytest.raises(LinkerError, match="nobody"):
+        asyncio.run(scene.switch.stop([ONE], timeout=1))
 
 
 async def test_held_writes_go_on_as_soon_as_the_switch_is_over() -> None:

@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from controller.decide.reverse import reverse_name
+from controller.image import ControllerImage
+from controller.phases import Phase
+from controller.state import Link, MirrorPartition, SidecarIdentity, Taken
 from fetcher.followed import InSyncState
 from linker.links.source_sync import SourceSync
 from wire.errors import LinkerError, LocalProtocolError
@@ -17,6 +21,7 @@ from wire.frames.types import Node, TopicPartition
 from wire.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 
 US = 800
+BACK = reverse_name("east")
 ID = b"t" * 16
 TP = TopicPartition("t", 0)
 
@@ -72,6 +77,7 @@ def broker(broker_id: int, **changes: Any) -> BrokerImage:
 class Scene:
     def __init__(self) -> None:
         self.membership: Membership | None = Membership()
+        self.image = ControllerImage()
         self.target = SimpleNamespace(image=ClusterImage())
         self.fetcher = Fetcher()
         self.learned: list[tuple[TopicPartition, int, int]] = []
@@ -90,6 +96,7 @@ class Scene:
             None,  # type: ignore[arg-type]
             lambda: self.membership,  # type: ignore[arg-type,return-value]
             None,  # type: ignore[arg-type]
+            lambda: self.image,
         )
         self.calls: list[tuple[str, list[TopicPartition]]] = []
         for name in ("follow", "begin", "end"):
@@ -199,6 +206,28 @@ def test_leader_and_identity_as_the_metadata_log_has_them() -> None:
     assert scene.sync.identity() is None
 
 
+def test_what_link_brokers_hold_to_an_end_is_not_followed_beyond_it() -> None:
+    """A sidecar that was restarted while a partition is given back: it may be elected again before the end is forgotten,
+    and would serve no more than that."""
+    scene = Scene()
+    assert scene.membership is not None
+    scene.membership.put(at((1, 2, US), isr=(1, US)))
+    state = MirrorPartition(link=BACK, topic="t", partition=0, phase=Phase.TAKING)
+    for name, against in (("east", None), (BACK, "east")):
+        link = Link(name=name, source_cluster_id=name, properties={}, reverse_of=against)
+        scene.image.replay([link])
+        assert scene.sync.leader_of(TP) is not None
+    for phase, taken, followed in (
+        (Phase.TAKING, None, True),
+        (Phase.TAKING, Taken(end=7), False),
+        (Phase.TAKEN, Taken(end=7), False),
+        (Phase.ACTIVE, Taken(end=7), True),
+    ):
+        scene.image.replay([dataclasses.replace(state, phase=phase, taken=taken)])
+        assert (scene.sync.leader_of(TP) is not None) == followed
+    assert not scene.sync.led_by_us(TP)
+
+
 def test_brokers_of_the_target_that_are_away_need_not_have_it() -> None:
     scene = Scene()
     copy: Any = SimpleNamespace(spec=SimpleNamespace(target_replicas=(1, 2, 3, 4)))
@@ -213,6 +242,28 @@ async def test_stop_waits_for_the_replicas() -> None:
         await scene.sync.stop([TP], timeout=0.02)
     asyncio.get_running_loop().call_later(0.03, setattr, scene, "told", 7)
     assert await scene.sync.stop([TP], timeout=5) == {TP: 7}
+
+
+async def test_the_end_of_what_another_link_broker_leads_is_told_by_who_has_the_copy() -> None:
+    scene = Scene()
+    assert scene.membership is not None
+    scene.told = 7
+    found: list[TopicPartition] = []
+    scene.sync.follower.find_end = found.append  # type: ignore[method-assign]
+    scene.image.replay(
+        SidecarIdentity(
+            broker_id=sidecar, incarnation_id=bytes(16), log_dir_id=bytes(16), sources=(("east", broker),)
+        )
+        for sidecar, broker in ((900, US), (901, 801))
+    )
+    scene.image.replay([Link(name="east", source_cluster_id="s", properties={})])
+    for leader, asked in ((US, False), (1, False), (-1, False), (801, True)):
+        scene.membership.put(at((1, 2, 801), leader=leader, isr=(801,)))
+        assert await scene.sync.stop([TP], timeout=1) == {TP: 7}
+        assert bool(found) == asked
+    scene.membership = None
+    await scene.sync.stop([TP], timeout=1)
+    assert found == [TP]
 
 
 async def test_what_is_not_followed_cannot_be_stopped() -> None:

@@ -14,6 +14,7 @@ from tests.sim.story import Told, tell
 
 #: Seeds within which every mutation has to be noticed.
 MOST_SEEDS = 1500
+_PROGRESS = 50
 
 
 def tell_mutated(
@@ -81,22 +82,30 @@ def main() -> int:
         _show(told)
         return told.broken is not None
     begun, handed_over, acks, carries, events = time.monotonic(), 0, 0, 0, 0
+    broken: list[int] = []
     with multiprocessing.Pool(options.processes) as pool:
         seeds = range(options.first, options.first + options.seeds)
-        for told in pool.imap(run, seeds, chunksize=4):
+        for number, told in enumerate(pool.imap(run, seeds, chunksize=4), 1):
             handed_over, acks, events = handed_over + told.handed_over, acks + told.acks, events + told.events
             carries += told.carries
             if told.broken is not None:
-                pool.terminate()
-                _show(told)
-                print(f"again: python -m tests.sim --seed {told.seed}")
-                return 1
+                broken.append(told.seed)
+                if len(broken) == 1:
+                    _show(told)
+                else:
+                    print(f"seed {told.seed}: {told.broken}")
+            if number % _PROGRESS == 0:
+                print(f"{number} stories in {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
     took = time.monotonic() - begun
     print(
         f"{options.seeds} stories in {took:.0f} s: {events} events, {acks} acknowledged writes, {carries} carried, "
-        f"{handed_over} partitions handed over, every invariant held"
+        f"{handed_over} partitions handed over, "
+        + (f"broken by seeds {broken}" if broken else "every invariant held")
     )
-    return 0
+    if broken:
+        kind = "" if switching is None else f" --stories {options.stories}"
+        print(f"again: python -m tests.sim --seed {broken[0]}{kind}")
+    return bool(broken)
 
 
 if __name__ == "__main__":

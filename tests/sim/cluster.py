@@ -23,6 +23,7 @@ KRAFT, SOURCE = "kraft", "source"
 SESSION_TIMEOUT = 1.2
 REAL = (1, 2, 3)
 MIN_INSYNC = "min.insync.replicas"
+UNCLEAN = "unclean.leader.election.enable"
 _TICK = 0.2
 
 
@@ -63,6 +64,8 @@ class Cluster:
         """All is as a story begins with."""
         self.image = self._image()
         self.kraft.changed = self._changed
+        if self.world.switching:
+            self.kraft.unclean = self._elects_unclean
         for tp, partition in self.kraft.partitions.items():
             self.replicas.changed(tp, partition)
         self._tick()
@@ -100,6 +103,14 @@ class Cluster:
         """Its own brokers that lead or may come to lead."""
         partition = self.kraft.partitions[tp]
         return set(self.real).intersection((*partition.isr, *partition.elr, *partition.last_known_elr))
+
+    def _elects_unclean(self, partition: Partition) -> bool:
+        """The default of its brokers. Left out where it owns the partition and nothing is taken over: it loses then what it
+        loses without sidecars, too."""
+        tp = next(tp for tp, one in self.kraft.partitions.items() if one is partition)
+        if self.electable(tp) or self.configs.get(UNCLEAN) == "false":
+            return False
+        return self.world.owner[tp] is not self or self.configs.get(MIN_INSYNC) == "1"
 
     def _tick(self) -> None:
         """Heartbeats and sessions of the link brokers."""

@@ -89,7 +89,9 @@ class Duties:
                 debts = SourceFenceDebts(
                     place.link, self._head.controller, cast(Any, None), lambda: True, place.switch.fence
                 )
-                works += [place.switch.task.run(), place.switch.replicas.task.run(), debts.task.run()]
+                switch = place.switch
+                works += [switch.task.run(), switch.replicas.task.run(), debts.task.run()]
+                works += [switch.rescues.task.run()]
         return works
 
     def _note(self, what: str) -> None:

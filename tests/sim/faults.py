@@ -83,6 +83,8 @@ class Faults:
             (0.6, self.leave),
             (3.0, self.elsewhere),
         ]
+        if world.switching:
+            self.kinds.append((0.8, self.all_real_brokers))
 
     def start(self) -> None:
         self.world.loop.kernel(self.rng.uniform(0.3, 2.0), self._next)
@@ -291,6 +293,17 @@ class Faults:
         unclean = not self.world.switching or self.rng.random() < 0.5
         cluster.replicas.stop(self.rng.choice(REAL), self._seconds(), unclean=unclean)
 
+    def all_real_brokers(self) -> None:
+        """One right after the other; none of them loses anything."""
+        cluster, seconds = self._cluster(), self._seconds()
+        for broker in self.rng.sample(REAL, len(REAL)):
+            stays_away = seconds + self.rng.uniform(0, 2)
+            self.world.loop.kernel(self.rng.uniform(0, 0.1), self._dies, cluster, broker, stays_away)
+
+    def _dies(self, cluster: Cluster, broker: int, seconds: float) -> None:
+        if not self.over:
+            cluster.replicas.stop(broker, seconds, unclean=False)
+
     def lazy_follower(self) -> None:
         until = self.world.loop.time() + self._seconds()
         self._cluster().replicas.lazy[self.rng.choice(REAL)] = until
@@ -306,7 +319,8 @@ class Faults:
             self.world.note(f"{tp} is to be moved to {replicas}")
             head.process.call(head.move, tp, replicas)
         else:
-            cancel = self.rng.random() < 0.2
+            # Nobody may take the copies away that are about to lead, while the rest of a topic can only follow them.
+            cancel = self.rng.random() < 0.2 and not (self.world.switching and self.world.may_land(tp))
             self.world.note(f"a tool {'cancels' if cancel else f'reassigns to {replicas}'}: {tp}")
             self.world.target.kraft.reassign(tp, None if cancel else replicas)
 

@@ -64,6 +64,14 @@ class Follower:
             ends[tp] = self._freeze(tp, found)
         return ends
 
+    def find_end(self, tp: TopicPartition) -> None:
+        copy = self._place.copies.get(tp)
+        if copy is not None:
+            found = self._followed.setdefault(tp, _Followed())
+            if found.end is None and found.fed is None:
+                found.copy = copy
+                self._find_end(tp, found, list(self._place.sync.must_hold(copy)))  # type: ignore[arg-type]
+
     def state(self, tp: TopicPartition) -> InSyncState:
         found = self._followed.get(tp)
         if found is None:
@@ -81,6 +89,8 @@ class Follower:
         if found.end is None:
             assert found.fed is not None
             found.end = len(found.fed)
+            if found.told >= found.end:
+                self._place.world.frozen(tp, found.end, found.fed)
         return found.end
 
     async def run(self) -> None:
@@ -97,6 +107,8 @@ class Follower:
         place = self._place
         copy = place.copies.get(tp)
         if copy is not found.copy:
+            if found.copy is not None and found.end is not None and found.told < found.end:
+                found.end = None
             found.copy, found.fed, found.told = copy, None, -1
         if copy is None:
             return False
@@ -104,13 +116,13 @@ class Follower:
         if found.end is not None and place.held_by(tp, must, found.end):
             found.told = found.end
             place.world.frozen(tp, found.end, found.fed)
-        if found.stopped:
-            return False
         if place.sync.led_by_us(tp):
             if found.fed is not None:
                 self._freeze(tp, found)
             elif found.end is None:
                 self._find_end(tp, found, must)
+            return False
+        if found.stopped:
             return False
         found.end = None
         leader = place.sync.leader_of(tp)
@@ -168,4 +180,6 @@ class Follower:
             del fed[same:]
             place.forget_positions(tp)  # until each was seen below that place
         fed += news
+        if news:
+            place.cluster.replicas.news(tp)
         return bool(news) or same < offset

@@ -11,8 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller import keys
+from controller.decide import take_overs
 from controller.judge import take_over
 from controller.operations import Delete, Operation, Put
+from controller.plan import taken_configs
+from controller.plan.taken_configs import TAKEN_CONFIGS
+from controller.plan.topic_configs import UNCLEAN
 from fleet import messages as m
 from fleet.commands import Commands, FleetIncomplete
 from fleet.fleet_controller import FleetController
@@ -22,6 +26,7 @@ from fleet.shared_controller import SharedController
 from fleet.stores.base import ControllerFenced
 from linker.links.source_sync import SourceSync
 from linker.promote.checks import Checks
+from linker.switch import take_over as switching
 from tests.controller.memory_store import MemoryStore
 from tests.sim.sidecar import ProcessLease
 from tests.sim.store import StoreServer
@@ -231,6 +236,18 @@ def _leading_is_enough() -> list[Patch]:
     return [(take_over, "held_by_link", lambda partition, link_brokers: partition.leader in link_brokers)]
 
 
+def _unclean_elections() -> list[Patch]:
+    """A partition that is taken over may have any of its replicas elected."""
+    taken = {name: value for name, value in TAKEN_CONFIGS.items() if name != UNCLEAN}
+    forced = {name: value for name, value in taken_configs.FORCED.items() if name != UNCLEAN}
+    return [
+        (switching, "TAKEN_CONFIGS", taken),
+        (take_overs, "TAKEN_CONFIGS", taken),
+        (taken_configs, "TAKEN_CONFIGS", taken),
+        (taken_configs, "FORCED", forced),
+    ]
+
+
 MUTATIONS: Mapping[str, Mutation] = {
     mutation.name: mutation
     for mutation in (
@@ -250,6 +267,7 @@ MUTATIONS: Mapping[str, Mutation] = {
         Mutation("lease-from-answer", "the lease runs from the answer", _lease_from_the_answer),
         Mutation("one-replica-in-sync", "in sync, one replica is enough", _one_replica_is_enough, True),
         Mutation("led-is-taken", "a leader is enough, whoever is in the ISR", _leading_is_enough, True),
+        Mutation("unclean-elections", "what is taken over may be elected unclean", _unclean_elections, True),
         Mutation("lease-off-both", "no lease is looked at, at either side", _lease_check_off, True),
     )
 }

@@ -119,6 +119,7 @@ class Place:
             cast(Any, SimpleNamespace(take=None)),
             cast(Any, lambda: there.seen),
             cast(Any, None),
+            lambda: shared.image,
         )
         self.sync.follower = cast(Any, Follower(self))
         self.switch = LinkSwitch(

@@ -174,6 +174,11 @@ class Replicas:
             self._follow(tp, broker)
         self.world.loop.kernel(FETCH * self.cluster.rng.uniform(0.5, 1.5), self._round, broker)
 
+    def news(self, tp: TopicPartition) -> None:
+        """A link broker has records that its followers wait for."""
+        for broker in self.cluster.kraft.partitions[tp].replicas:
+            self._soon(tp, broker)
+
     def _soon(self, tp: TopicPartition, broker: int) -> None:
         if broker in self.cluster.real:
             self.world.loop.kernel(self.cluster.rng.uniform(0.001, 0.008), self._follow, tp, broker)
@@ -200,13 +205,20 @@ class Replicas:
     def _follow_link_broker(self, tp: TopicPartition, broker: int, leader: int, log: list[str]) -> None:
         sidecar = self.world.sidecar_of(self.cluster.sidecar_at(leader))
         served = None if sidecar is None else sidecar.serve(self.cluster, tp)
-        if sidecar is None or served is None:
+        if sidecar is None:
+            return
+        if served is None:
+            if sidecar.leads(self.cluster, tp):  # it has nothing, but hears who asks
+                sidecar.fetched(self.cluster, tp, broker, len(log), self.cluster.kraft.brokers[broker].epoch)
             return
         same = common(log, served.log)
         if same < min(len(log), served.end) or (served.cut and len(log) > served.end):
             del log[min(same, served.end) :]
         sidecar.fetched(self.cluster, tp, broker, len(log), self.cluster.kraft.brokers[broker].epoch)
-        log += served.log[len(log) : served.end]
+        news = served.log[len(log) : served.end]
+        log += news
+        if news and self.world.switching:
+            self._soon(tp, broker)
 
     # What goes wrong.
 

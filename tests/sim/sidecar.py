@@ -189,6 +189,9 @@ class Sidecar:
     def serve(self, cluster: Cluster, tp: TopicPartition) -> Served | None:
         return self.place(cluster).serve(tp)
 
+    def leads(self, cluster: Cluster, tp: TopicPartition) -> bool:
+        return self.process.runs and self.place(cluster).leads(tp)
+
     def fetched(self, cluster: Cluster, tp: TopicPartition, broker: int, offset: int, epoch: int) -> None:
         self.place(cluster).fetched(tp, broker, offset, epoch)
 

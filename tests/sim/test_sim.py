@@ -28,6 +28,7 @@ LIKELY = {
     "lease-from-answer": 8,
     "one-replica-in-sync": 0,
     "led-is-taken": 0,
+    "unclean-elections": 0,
     "lease-off-both": 0,
 }
 _MOST = 250
@@ -42,6 +43,17 @@ def test_stories(first: int) -> None:
         if told.broken is not None:
             pytest.fail("\n".join([*told.broken.trace[-60:], f"seed {seed}: {told.broken}"]))
         assert told.acks
+
+
+#: Switches that did not settle once: a topic whose brokers all died was not given back (58, 61, 79, 102, 200, of a state of
+#: the simulation before), a replica of a link broker was too slow to be in sync (11), a tool took the copies away (128).
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", [11, 58, 61, 79, 102, 128])
+def test_switches_that_did_not_settle_once(seed: int) -> None:
+    told = tell(seed, switching=True)
+    if told.broken is not None:
+        pytest.fail("\n".join([*told.broken.trace[-60:], f"seed {seed}: {told.broken}"]))
+    assert told.handed_over
 
 
 @pytest.mark.timeout(300)

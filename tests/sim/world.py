@@ -26,7 +26,7 @@ from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic
 from fleet.stored_controller import StoredController
 from tests.controller.kraft_model import Image
-from tests.sim.cluster import KRAFT, MIN_INSYNC, SOURCE, Cluster
+from tests.sim.cluster import KRAFT, MIN_INSYNC, SOURCE, UNCLEAN, Cluster
 from tests.sim.loop import Process, SimLoop
 from tests.sim.network import Network
 from tests.sim.place import Place
@@ -102,6 +102,7 @@ class World:
             assert self.target.kraft.reassign(tp, self.targets(tp)) == 0
         self.source.start({tp: self.sources(tp) for tp in self.tps})
         self.source.set_configs(CONFIGS)
+        self.target.set_configs({UNCLEAN: "false"})
         for cluster in self.clusters:
             cluster.begin()
         controller = await StoredController.open(self.store.data, now=lambda: 0)
@@ -117,7 +118,7 @@ class World:
             source_topic_id=None,
             partitions=len(self.tps),
             target_replicas=tuple(self.targets(tp) for tp in self.tps),
-            restore_configs={"unclean.leader.election.enable": None},
+            restore_configs={UNCLEAN: None},
         )
         states = []
         for tp in self.tps:
@@ -172,6 +173,11 @@ class World:
     def owned(self, tp: TopicPartition) -> bool:
         """By the target."""
         return self.owner[tp] is self.target
+
+    def may_land(self, tp: TopicPartition) -> bool:
+        """A hand-over to the target is written down."""
+        node = self.store.data.nodes.get(keys.partition_state(LINK, tp))
+        return node is not None and json.loads(node[0])["phase"] == Phase.VALIDATED
 
     def clients(self) -> list[StoreClient]:
         return [sidecar.store for sidecar in self.sidecars.values()]
@@ -254,6 +260,8 @@ class World:
 
     def told(self, place: Place, tp: TopicPartition, log: list[str]) -> None:
         """A link broker asks the owner's leader for what comes after this."""
+        if place.there.broker_id not in place.owner.kraft.partitions[tp].isr:
+            return  # no acknowledgement waits for it: one that is cut off goes on telling what it told before
         now, listed = self.loop.time(), place.replicas_of(tp)
         for broker, held in place.cluster.replicas.held(tp).items():
             if broker not in listed:
@@ -286,7 +294,6 @@ class World:
         left, truth, logs = self.owner[tp], self.truth[tp], cluster.replicas.held(tp)
         self.owner[tp] = cluster
         self.hand_overs += 1
-        cluster.replicas.committed[tp] = len(truth)
         self.note(
             f"{tp} is handed over to {cluster.name} at { ({b: len(log) for b, log in logs.items()}) }; "
             f"committed {len(truth)}"
@@ -300,6 +307,10 @@ class World:
         if state["phase"] != Phase.VALIDATED or end is None:
             self.broken(f"c: {tp} was handed over in {state['phase']}, aligned at {end}")
             return
+        if not self.switching:
+            # Nobody keeps others from writing to the source after its last reading: they are told of, not moved.
+            del truth[end:]
+        cluster.replicas.committed[tp] = len(truth)
         for broker, log in logs.items():
             if log[: len(truth)] != truth or len(log) < end:
                 self.broken(f"c: broker {broker} is at {len(log)} of {tp}, which was aligned at {end}")
