@@ -236,7 +236,9 @@ def test_a_value_that_one_broker_needs_stays_while_that_broker_is_away() -> None
     changed = {**effective, "segment.ms": "8"}
     followed = plan_configs({}, changed, {"segment.ms": "8"})
     assert keep_differing(followed, with_both.create, with_both.restore, changed).create == OFF
-    assert keep_differing(with_one, with_both.create, with_both.restore, effective, ["segment.ms"]).create == OFF
+    assert (
+        keep_differing(with_one, with_both.create, with_both.restore, effective, ["segment.ms"]).create == OFF
+    )
 
 
 def test_a_value_that_a_take_over_has_set_is_none_of_the_sources() -> None:
