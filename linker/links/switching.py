@@ -256,7 +256,8 @@ class LinkSwitch:
             partition = find(member.membership.image, tp)
             leader = -1 if partition is None else partition.leader
             sidecar = image.sidecar_at(self._there, leader)
-            hears = image.sidecar_at(self._there, self._follower(tp) or -1)
+            follower = self._follower(tp)
+            hears = -1 if follower is None else image.sidecar_at(self._there, follower)
             sidecar = hears if -1 not in (sidecar, hears) else sidecar
             by_sidecar.setdefault(sidecar, []).append(tp)
         own = image.sidecar_at(self._there, member.membership.broker_id)
