@@ -51,6 +51,7 @@ lint: $(STAMP)  ## ruff, mypy --strict, import contracts and circles, how pages 
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/import_circles.py
 	$(BIN)/python scripts/unique_names.py
+	$(BIN)/python scripts/check_test_calls.py
 	$(BIN)/python scripts/check_docs.py
 	$(BIN)/python scripts/check_english.py
 	$(BIN)/python scripts/generate_metadata_schemas.py --check "$$($(BIN)/python -m scripts.kafka_metadata_jar)"

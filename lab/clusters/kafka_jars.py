@@ -142,7 +142,7 @@ class KafkaDistribution:
         path = self.home / f"bootstrap-{key}.checkpoint"
         with contextlib.suppress(FileNotFoundError):
             return path.read_bytes()
-        async with _locked(self.home.parent / f".{self.home.name}.lock"):
+        async with locked(self.home.parent / f".{self.home.name}.lock"):
             content = await _format(self, arguments)
             _replace(path, content)
         return content
@@ -163,7 +163,7 @@ async def ensure_distribution(
     if ready.exists() and dist.class_archive.exists():
         return dist
     home.parent.mkdir(parents=True, exist_ok=True)
-    async with _locked(home.parent / f".{home.name}.lock"):
+    async with locked(home.parent / f".{home.name}.lock"):
         if not ready.exists():
             say(f"fetching Kafka {version} by Maven into {home}")
             await _fetch_jars(version, home)
@@ -324,11 +324,11 @@ async def run_to_end(command: Sequence[str], timeout: float, what: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _locked(path: Path) -> AsyncIterator[None]:
+async def locked(path: Path, patience: float = LOCK_TIMEOUT) -> AsyncIterator[None]:
     """One process at a time; the kernel frees the lock of one that dies."""
     with path.open("w") as handle:
         try:
-            async with asyncio.timeout(LOCK_TIMEOUT):
+            async with asyncio.timeout(patience):
                 while True:
                     try:
                         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -336,7 +336,5 @@ async def _locked(path: Path) -> AsyncIterator[None]:
                     except BlockingIOError:
                         await asyncio.sleep(0.1)
         except TimeoutError:
-            raise DistributionError(
-                f"another process holds {path} for more than {LOCK_TIMEOUT:.0f} s"
-            ) from None
+            raise DistributionError(f"another process holds {path} for more than {patience:.0f} s") from None
         yield

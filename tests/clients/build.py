@@ -135,7 +135,7 @@ class Builder:
         described = [PROGRAMS / library.program / name for name in ("package-lock.json", "package.json")]
         # an addon that was compiled for one Node.js does not load into another
         package = _cache() / f"{library.name}-{version}-{_hash(described)}"
-        async with kafka_jars._locked(package.with_name(f".{package.name}.lock"), NPM_TIMEOUT):
+        async with kafka_jars.locked(package.with_name(f".{package.name}.lock"), NPM_TIMEOUT):
             if not package.exists():
                 await _install(node, npm, library, described, package)
             # below the package, where Node.js looks for what it installed
@@ -170,7 +170,7 @@ async def _install(node: str, npm: str, library: Library, described: Sequence[Pa
 async def _jars(artifact: str, version: str) -> Path:
     """The jars of a client library, fetched once into the same cache as the brokers'."""
     home = _cache() / f"{artifact}-{version}"
-    async with kafka_jars._locked(home.parent / f".{home.name}.lock"):
+    async with kafka_jars.locked(home.parent / f".{home.name}.lock"):
         if not (home / "complete").exists():
             maven = shutil.which("mvn")
             if maven is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
 import pytest
@@ -96,7 +96,7 @@ def features(target: TargetCluster) -> dict[str, int]:
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_the_image_ends_as_the_log_says(
-    quorum: FakeQuorum, nodes: list[FakeController], make_member: type[Member], seed: int
+    quorum: FakeQuorum, nodes: list[FakeController], make_member: Callable[[], Member], seed: int
 ) -> None:
     rng = random.Random(seed)
     target = make_member().target

@@ -50,7 +50,7 @@ class Replacement:
 
     async def add(self, node: KafkaNode) -> None:
         dist = await ensure_distribution()
-        node.prepare(self.target.cluster_id, "", None, await dist.bootstrap_checkpoint())
+        node.prepare(self.target.cluster_id, "", await dist.bootstrap_checkpoint())
         written = (node.directory / "server.properties").read_text().splitlines()
         properties = dict(line.split("=", 1) for line in written)
         del properties["controller.quorum.voters"]
