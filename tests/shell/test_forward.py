@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import quote
@@ -132,12 +133,22 @@ async def test_a_request_is_passed_on_only_once() -> None:
         assert (await http.get("/v1/links", headers=[(FORWARDED_BY.encode(), b"x\xe9")])).status_code == 503
 
 
+def kept(address: str) -> socket.socket:
+    """A port at which nobody answers: no other test's server gets it."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    host, _, port = address.rpartition(":")
+    held.bind((host, int(port)))
+    return held
+
+
 async def test_a_link_controller_that_does_not_answer() -> None:
     asked, head = Sidecar(901), Sidecar(900)
     async with fleet(asked, head) as http:
         asked.to = Destination(900, head.address)
         await head.server.close(grace=0.1)
-        answer = await http.post("/v1/links", json=LINK)
+        with kept(asked.to.address):
+            answer = await http.post("/v1/links", json=LINK)
         message = error(answer, 503, 50303)
         assert (
             f"sidecar 900, the link controller, does not answer sidecar 901 at {asked.to.address}" in message
