@@ -249,6 +249,33 @@ def keep_differing(
     return plan._replace(create={**plan.create, **kept}, copied={**plan.copied, **kept}) if kept else plan
 
 
+def without_defaults(
+    plan: ConfigPlan,
+    before: Mapping[str, str],
+    restore: Mapping[str, str | None],
+    target_defaults: Mapping[str, str],
+) -> ConfigPlan:
+    """The plan of a way back: the owner may have overrides only because the brokers' defaults of the two clusters differ.
+    A value that the topic has by default where it comes back to, and that was not set on it before, is not set now: that
+    cluster may be too old to know the config. `before` and `restore` are those of the plan until now."""
+
+    def needless(name: str, value: str | None) -> bool:
+        was_set = restore[name] is not None if name in restore else name in before
+        return (
+            value is not None
+            and not was_set
+            and name in target_defaults
+            and _same(name, value, target_defaults[name])
+        )
+
+    dropped = {name for name, value in plan.copied.items() if needless(name, value)}
+    return plan._replace(
+        create={name: value for name, value in plan.create.items() if name not in dropped},
+        restore={name: None if needless(name, value) else value for name, value in plan.restore.items()},
+        copied={name: value for name, value in plan.copied.items() if name not in dropped},
+    )
+
+
 def keep_segments(
     plan: ConfigPlan, before: Mapping[str, str], target_defaults: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str | None]]:

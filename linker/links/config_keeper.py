@@ -28,6 +28,7 @@ from controller.plan.topic_configs import (
     keep_differing,
     keep_segments,
     plan_configs,
+    without_defaults,
 )
 from controller.state import UNBOUND, MirrorTopic
 from linker.links.config_options import ALWAYS_KEPT, ConfigOptions, config_options, from_target
@@ -186,6 +187,11 @@ class ConfigKeeper(LinkPart):
         link = self._controller.image.links.get(self._link)
         return ConfigOptions() if link is None else config_options(link.options)
 
+    @property
+    def _is_reverse(self) -> bool:
+        link = self._controller.image.links.get(self._link)
+        return link is not None and link.reverse_of is not None
+
     def _ended(self, mirror: MirrorTopic) -> bool:
         """Whether real brokers lead all of it, by a promote or failover: from then on the topic is its owner's. While it is
         switched nothing is followed either: its source has the configs of a topic that is taken over."""
@@ -250,6 +256,8 @@ class ConfigKeeper(LinkPart):
             own = from_target(self._controller.image, mirror)
             plan = plan_configs(configs.overrides, configs.effective, defaults, own)
             plan = keep_differing(plan, mirror.copied_configs, mirror.restore_configs, configs.effective, own)
+            if self._is_reverse:
+                plan = without_defaults(plan, mirror.copied_configs, mirror.restore_configs, defaults)
             create, restore = keep_segments(plan, mirror.copied_configs, defaults)
             if create == dict(mirror.copied_configs) and restore == dict(mirror.restore_configs):
                 self.reported.pop(topic, None)

@@ -326,7 +326,7 @@ class Promotes(Validations):
             )
         try:
             preflight.refuse(await preflight.check_mirror_rights(runtime.target, topics))
-            await self._follow_configs(runtime, topics)
+            warnings = await self._follow_configs(runtime, topics)
             if request.options.fence_source:
                 preflight.refuse(await self._source_fence(runtime, topics))
             # Checked last: a job that ran until now may have left some.
@@ -345,7 +345,8 @@ class Promotes(Validations):
             validation=policy,
         )
         controller = self._sidecar.controller
-        came = await runtime.came.lines(topics, wall_clock_ms()) if request.all else []
+        if request.all:
+            warnings += await runtime.came.lines(topics, wall_clock_ms())
         try:
             job = await self._write_down(
                 runtime,
@@ -355,7 +356,7 @@ class Promotes(Validations):
                     validation=policy,
                     accept_missing=options.accept_missing,
                     requested_by=request.requested_by,
-                    warnings=came,
+                    warnings=warnings,
                     switch=switch,
                 ),
                 settings,
@@ -365,14 +366,20 @@ class Promotes(Validations):
             raise IllegalState(str(error)) from error
         return job_status.promote_job(runtime, job)
 
-    async def _follow_configs(self, runtime: LinkRuntime, topics: Sequence[str]) -> None:
-        """A promote sets what the source has now, not what it had when somebody looked last."""
+    async def _follow_configs(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[str]:
+        """A promote sets what the source has now, not what it had when somebody looked last. A way back is not kept from
+        anybody because of them: then that is a warning."""
         try:
             await runtime.configs.follow(topics)
         except LinkerError as error:
+            if self._image.links[runtime.name].reverse_of is not None:
+                return [
+                    f"the topics get the configs that they had before they were switched, not their owner's: {error}"
+                ]
             raise preflight.PreflightError(
                 f"a promote gives the topics the configs of their source, and these cannot be read: {error}"
             ) from error
+        return []
 
     async def list_promotes(self, link: str) -> list[PromoteJobStatus]:
         runtime = self._runtime(link)

@@ -15,6 +15,7 @@ from controller.plan.topic_configs import (
     plan_configs,
     strictest,
     with_timestamp_bounds,
+    without_defaults,
 )
 from controller.state import MirrorTopic
 from linker.links.configs import defaults_of
@@ -248,6 +249,27 @@ def test_a_value_that_a_take_over_has_set_is_none_of_the_sources() -> None:
     kept = keep_differing(plan, taken, {**plan.restore, "min.insync.replicas": None}, effective)
     assert kept.create == OFF
     assert keep_differing(plan, taken, plan.restore, effective).create == taken
+
+
+def test_on_the_way_back_nothing_is_set_that_is_so_by_default() -> None:
+    """The target has these because its own defaults differ; the source may be too old to know one of them."""
+    overrides = {"message.timestamp.after.max.ms": "9", "retention.ms": "7", "min.insync.replicas": "1"}
+    defaults = {**overrides, "max.message.bytes": "5"}
+    plan = plan_configs({**overrides, "max.message.bytes": "6"}, {}, defaults)
+    fresh = {**OFF, "min.insync.replicas": "1"}
+    noted = {**dict.fromkeys(OFF), "min.insync.replicas": None}
+    back = without_defaults(plan, fresh, noted, defaults)
+    assert back.create == {**OFF, "max.message.bytes": "6"}
+    assert set(back.restore.values()) == {None}
+    # Those that were set on the topic itself stay so, as do those that are no default.
+    were_set = {**fresh, "message.timestamp.after.max.ms": "4"}
+    again = without_defaults(
+        plan, were_set, {**noted, "retention.ms": "3", "min.insync.replicas": "2"}, defaults
+    )
+    assert again.create == {**OFF, **overrides, "max.message.bytes": "6", "retention.ms": "-1"}
+    assert again.restore["retention.ms"] == "7"
+    others = without_defaults(plan, fresh, noted, {"retention.ms": "8"})
+    assert (others.create, others.restore) == (plan.create, plan.restore)
 
 
 def test_of_several_defaults_the_strictest_counts() -> None:
