@@ -82,5 +82,9 @@ class Followed:
 
     def thaw(self) -> None:
         self.end = None
-        if self.copy is not None:
+        if self.copy is not None and self.copy.fetch_until != MAX_OFFSET:
             self.copy.fetch_until = MAX_OFFSET
+            # Those that stand at the end were not asked for, and nothing else would have them looked at again.
+            for cursor in self.copy.cursors:
+                if cursor.fetcher is not None:
+                    cursor.fetcher.touch(cursor)

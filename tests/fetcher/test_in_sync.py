@@ -392,6 +392,35 @@ async def test_who_has_the_copy_tells_where_another_link_broker_ends() -> None:
             await eventually(lambda: scene.log(1).end == scene.log(2).end == 2, 5, scene.state)
 
 
+async def test_what_ended_for_a_while_is_read_on_at_once_when_it_is_not_followed_any_more() -> None:
+    """A copy that came while the log had an end was asked for nothing; then its own brokers lead, and this one is no replica."""
+    async with FakeCluster(1) as source:
+        scene = Scene(source)
+        async with scene.running():
+            scene.part.write(acks_all=True)
+            await scene.in_sync()
+            await eventually(lambda: scene.log(1).end == scene.log(2).end == 1, 5, scene.state)
+            copy = scene.rig.directory("t", 0)
+            assert copy is not None
+            assert scene.sync.stop([TP]) == {TP: 1}
+            led = scene.part.partition
+            scene.rig.manager.remove([TP])
+            scene.rig.manager.add([scene.rig.spec("t", 0, source_epochs=copy.source_epochs, fetch_offset=1)])
+            again = scene.rig.directory("t", 0)
+            assert again is not None
+            await eventually(lambda: again.fetch_until == 1, 5, scene.state)
+            await eventually(lambda: any(cursor.fetcher for cursor in again.cursors), 5, scene.state)
+            for cursor in again.cursors:  # as any news of the source does
+                assert cursor.fetcher is not None
+                cursor.fetcher.touch(cursor)
+            await asyncio.sleep(0.3)
+            led.replicas.remove(US)
+            led.isr.remove(US)
+            scene.sync.end([TP])
+            scene.part.write(acks_all=False)
+            await eventually(lambda: scene.log(1).end == scene.log(2).end == 2, 5, scene.state)
+
+
 @pytest.mark.parametrize("pause", [0.0, 0.3])
 async def test_an_end_that_went_with_its_copy_is_found_anew(pause: float) -> None:
     """It led the partition and had read more than the replicas have when the mirror went to another sidecar and came back.
