@@ -393,7 +393,7 @@ async def test_who_has_the_copy_tells_where_another_link_broker_ends() -> None:
 
 
 async def test_what_ended_for_a_while_is_read_on_at_once_when_it_is_not_followed_any_more() -> None:
-    """A copy that came while the log had an end was asked for nothing; then its own brokers lead, and this one is no replica."""
+    """A copy that came while the log had an end was asked for nothing. Then its own brokers lead, without this one."""
     async with FakeCluster(1) as source:
         scene = Scene(source)
         async with scene.running():
