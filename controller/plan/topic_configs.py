@@ -276,6 +276,13 @@ def without_defaults(
     )
 
 
+def keep_own(plan: ConfigPlan, restore: Mapping[str, str | None], from_target: Collection[str]) -> ConfigPlan:
+    """The plan of a mirror that came by a take-over: configs that are the cluster's own get the values that the take-over
+    found. `restore`: of the plan until now."""
+    found = {name: restore[name] for name in from_target if name in restore}
+    return plan._replace(restore={**plan.restore, **found})
+
+
 def keep_segments(
     plan: ConfigPlan, before: Mapping[str, str], target_defaults: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str | None]]:

@@ -26,6 +26,7 @@ from controller.plan.topic_configs import (
     at_promote,
     drifts,
     keep_differing,
+    keep_own,
     keep_segments,
     plan_configs,
     without_defaults,
@@ -258,6 +259,9 @@ class ConfigKeeper(LinkPart):
             plan = keep_differing(plan, mirror.copied_configs, mirror.restore_configs, configs.effective, own)
             if self._is_reverse:
                 plan = without_defaults(plan, mirror.copied_configs, mirror.restore_configs, defaults)
+            states = self._controller.image.topic_partitions(self._link, topic)
+            if any(state.taken is not None for state in states):
+                plan = keep_own(plan, mirror.restore_configs, own)
             create, restore = keep_segments(plan, mirror.copied_configs, defaults)
             if create == dict(mirror.copied_configs) and restore == dict(mirror.restore_configs):
                 self.reported.pop(topic, None)

@@ -11,6 +11,7 @@ from controller.plan.topic_configs import (
     compare_effective,
     drifts,
     keep_differing,
+    keep_own,
     keep_segments,
     plan_configs,
     strictest,
@@ -270,6 +271,16 @@ def test_on_the_way_back_nothing_is_set_that_is_so_by_default() -> None:
     assert again.restore["retention.ms"] == "7"
     others = without_defaults(plan, fresh, noted, {"retention.ms": "8"})
     assert (others.create, others.restore) == (plan.create, plan.restore)
+
+
+def test_configs_of_its_own_come_back_as_a_take_over_found_them() -> None:
+    found: dict[str, str | None] = {**dict.fromkeys(OFF), "retention.ms": "30", "min.insync.replicas": "2"}
+    plan = plan_configs({"retention.ms": "7", "min.insync.replicas": "1"}, {}, {}, ["retention.ms"])
+    assert plan.restore["retention.ms"] is None
+    kept = keep_own(plan, found, ["retention.ms", "segment.ms"])
+    assert kept.restore == {**plan.restore, "retention.ms": "30"}
+    both = keep_own(plan, found, ["min.insync.replicas"])
+    assert both.restore == {**plan.restore, "min.insync.replicas": "2"}
 
 
 def test_of_several_defaults_the_strictest_counts() -> None:

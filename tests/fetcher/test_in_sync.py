@@ -413,7 +413,10 @@ async def test_what_ended_for_a_while_is_read_on_at_once_when_it_is_not_followed
             for cursor in again.cursors:  # as any news of the source does
                 assert cursor.fetcher is not None
                 cursor.fetcher.touch(cursor)
-            await asyncio.sleep(0.3)
+            fetchers = [(cursor, cursor.fetcher) for cursor in again.cursors]
+            await eventually(
+                lambda: not any(by is not None and by.follows(one) for one, by in fetchers), 5, scene.state
+            )
             led.replicas.remove(US)
             led.isr.remove(US)
             scene.sync.end([TP])
