@@ -21,7 +21,7 @@ from wire.server.rate_limited_log import Sparing
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
 START_TIMEOUT = 10.0
 STOP_TIMEOUT = 5.0
@@ -101,7 +101,8 @@ class _Protocol(H11Protocol):
 
 
 class _Turns:
-    """Refuses requests beyond MAX_REQUESTS at once, the probes aside."""
+    """Refuses requests beyond MAX_REQUESTS at once, the probes aside. An answer that waits for its peer to take it keeps no
+    turn: nobody may ever take it, and its connection gives way to a new one."""
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app
@@ -114,9 +115,17 @@ class _Turns:
         if self._under_way >= MAX_REQUESTS:
             await answer(send, 503, f"{MAX_REQUESTS} requests are under way; try again")
             return
+
+        async def give(message: Message) -> None:
+            self._under_way -= 1
+            try:
+                await send(message)
+            finally:
+                self._under_way += 1
+
         self._under_way += 1
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, give)
         finally:
             self._under_way -= 1
 

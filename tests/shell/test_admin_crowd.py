@@ -68,6 +68,33 @@ def asked_again(url: str) -> int:
     return httpx.get(url, trust_env=False, timeout=20).status_code
 
 
+async def test_an_answer_that_nobody_takes_keeps_no_turn() -> None:
+    taken = asyncio.Event()
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def untaken(_message: Any) -> None:
+        await taken.wait()
+
+    async def receive() -> Any:
+        raise AssertionError("nothing is read")
+
+    said: list[Any] = []
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    turns, scope = _Turns(app), {"type": "http", "path": "/v1/status", "method": "GET", "headers": []}  # type: ignore[arg-type]
+    async with asyncio.TaskGroup() as group:
+        for _ in range(MAX_REQUESTS + 20):
+            group.create_task(turns(scope, receive, untaken))
+        await asyncio.sleep(0)
+        await turns(scope, receive, send)
+        taken.set()
+    assert [message["status"] for message in said] == [200]
+
+
 async def test_requests_beyond_a_number_are_refused_and_probes_are_not() -> None:
     going = asyncio.Event()
 
