@@ -17,6 +17,7 @@ from admin.server import MAX_CONNECTIONS, MAX_REQUESTS, _Turns
 from tests.shell.conftest import Running, serve
 from tests.shell.memory_service import MemoryService
 from wire.server.rate_limited_log import MOST, PER, Sparing
+from wire.task_group import TaskGroup
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ async def test_an_answer_that_nobody_takes_keeps_no_turn() -> None:
         said.append(message)
 
     turns, scope = _Turns(app), {"type": "http", "path": "/v1/status", "method": "GET", "headers": []}  # type: ignore[arg-type]
-    async with asyncio.TaskGroup() as group:
+    async with TaskGroup() as group:
         for _ in range(MAX_REQUESTS + 20):
             group.create_task(turns(scope, receive, untaken))
         await asyncio.sleep(0)
