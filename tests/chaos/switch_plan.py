@@ -10,14 +10,15 @@ from tests.chaos.plan import (
     NET_KINDS,
     PHASES,
     SIDECAR_KINDS,
+    SOURCE_PATHS,
     FaultPlan,
     Kind,
-    Path,
     Role,
     RunPlan,
     Store,
     SwitchStep,
     TopicPlan,
+    paths_of,
     plan_run,
     seconds_of,
 )
@@ -25,13 +26,13 @@ from tests.chaos.plan import (
 #: Of a switch: topics are brought in sync before, and are reversed after.
 SWITCH_PHASES = ("SYNCING", *PHASES, "PROMOTED")
 LIBRARIES = ("librdkafka", "aiokafka")
-PATHS = tuple(path for path in Path if path not in (Path.HEAD, Path.STORE))
 SWITCHES, PROMOTES = "switch", "promote"
 
 _WEIGHTS = {
     Kind.KILL_SIDECAR: 24,
     Kind.PAUSE_SIDECAR: 16,
     Kind.RESTART_SIDECAR: 8,
+    Kind.DRAIN_SIDECAR: 6,
     Kind.NET_CUT: 8,
     Kind.NET_BLACKHOLE: 8,
     Kind.NET_DEAF: 8,
@@ -46,19 +47,21 @@ _WEIGHTS = {
     Kind.RESTART_SOURCE_BROKER: 4,
     Kind.KILL_SOURCE_CONTROLLER: 5,
     Kind.PAUSE_SOURCE_CONTROLLER: 4,
+    Kind.KILL_ZOOKEEPER: 4,
+    Kind.PAUSE_ZOOKEEPER: 4,
 }
-KINDS = tuple(_WEIGHTS)
-assert not FLEET_KINDS & set(KINDS)
+_STORES = {Store.SQLITE: 50, Store.ZOOKEEPER: 25, Store.TOPIC: 25}
 
 
 def plan_any(seed: int, stores: Sequence[Store], only: str | None = None) -> RunPlan:
     """About every second seed switches. `only`: all of them do, or none."""
     kind = only or random.Random(f"kind {seed}").choice([SWITCHES, PROMOTES])
-    return plan_switches(seed) if kind == SWITCHES else plan_run(seed, stores)
+    return plan_switches(seed, stores) if kind == SWITCHES else plan_run(seed, stores)
 
 
-def plan_switches(seed: int) -> RunPlan:
+def plan_switches(seed: int, stores: Sequence[Store] = tuple(Store)) -> RunPlan:
     rng = random.Random(f"switches {seed}")
+    store = rng.choices(stores, [_STORES[one] for one in stores])[0]
     topics = [_topic(rng) for _ in range(rng.choice([1, 1, 2]))]
     rounds = rng.choice([2, 2, 3])
     # Two topics go together, or one after the other.
@@ -66,10 +69,10 @@ def plan_switches(seed: int) -> RunPlan:
     if len(topics) > 1 and rng.random() < 0.4:
         order, rounds = [[0], [1]], 2
     steps = [_step(rng, indices) for _ in range(rounds) for indices in order]
-    faults = [_fault(rng, len(steps)) for _ in range(rng.choices([1, 2, 3, 4], [15, 35, 30, 20])[0])]
+    faults = [_fault(rng, store, len(steps)) for _ in range(rng.choices([1, 2, 3, 4], [15, 35, 30, 20])[0])]
     return RunPlan(
         seed=seed,
-        store=Store.SQLITE,
+        store=store,
         keep=False,
         lease=rng.choice([4.0, 6.0, 10.0]),
         copies=rng.choice([2, 3, 3]),
@@ -98,13 +101,22 @@ def _step(rng: random.Random, topics: Sequence[int]) -> SwitchStep:
     )
 
 
-def _fault(rng: random.Random, steps: int) -> FaultPlan:
-    kind = rng.choices(KINDS, [_WEIGHTS[one] for one in KINDS])[0]
+def kinds_of(store: Store) -> list[Kind]:
+    without: set[Kind] = set() if store is Store.ZOOKEEPER else {Kind.KILL_ZOOKEEPER, Kind.PAUSE_ZOOKEEPER}
+    if store is Store.SQLITE:
+        without |= FLEET_KINDS
+    return [kind for kind in _WEIGHTS if kind not in without]
+
+
+def _fault(rng: random.Random, store: Store, steps: int) -> FaultPlan:
+    kinds = kinds_of(store)
+    kind = rng.choices(kinds, [_WEIGHTS[one] for one in kinds])[0]
+    roles = [Role.HEAD, Role.LEADER] if store is Store.SQLITE else [Role.HEAD, Role.LEADER, Role.OTHER]
     aimed = rng.random() < 0.85
     return FaultPlan(
         kind=kind,
-        role=rng.choice([Role.HEAD, Role.LEADER]) if kind in SIDECAR_KINDS | NET_KINDS else None,
-        path=rng.choice(PATHS) if kind in NET_KINDS else None,
+        role=rng.choice(roles) if kind in SIDECAR_KINDS | NET_KINDS else None,
+        path=rng.choice([*paths_of(store), *sorted(SOURCE_PATHS)]) if kind in NET_KINDS else None,
         phase=rng.choice(SWITCH_PHASES) if aimed else None,
         promote=rng.randrange(steps),
         # A take-over takes a third of a second, in the phase FENCED.
