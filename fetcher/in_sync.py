@@ -7,6 +7,7 @@ nothing of a follower for replica.lag.time.max.ms takes it out of the ISR and go
 
 Invariants:
 - No fetch offset of ours is above what each replica of `must_hold` has shown to have (`PartitionCopy.held_by`).
+- Nor is it above a batch whose leader epoch is not written down (`_safe`).
 - Nothing that was read is dropped before they have it: they could not get it anywhere else.
 - Each leader checks the position (LastFetchedEpoch). The replicas truncate as it says, before more is told.
 
@@ -128,6 +129,8 @@ class InSyncFollower:
         reason = followed.reason
         if not reason and not in_sync:
             reason = "it is not in the ISR yet"
+            if followed.copy.epochs_unwritten:
+                reason = "leader epochs of the source are not in the store yet"
         return InSyncState(cursor is not None, in_sync, followed.told, end, reason)
 
     def _can_stop(self, tp: TopicPartition) -> bool:
@@ -169,16 +172,14 @@ class InSyncFollower:
         if followed is None or followed.copy is not mirror:
             return
         if followed.end is not None:
-            if mirror.held_by(self._ports.must_hold(mirror), followed.end):
+            if self._safe(mirror, followed.end):
                 followed.told = followed.end
         elif followed.cursor is not None:
             self._judge(followed, followed.cursor)
 
     def _judge(self, followed: Followed, cursor: PartitionCursor) -> None:
         """Whether the position may be told."""
-        copy = cursor.mirror
-        replicas = self._ports.must_hold(copy)
-        if copy.held_by(replicas, cursor.position):
+        if self._safe(cursor.mirror, cursor.position):
             followed.told = cursor.position
             if cursor.held:
                 cursor.release_hold()
@@ -189,6 +190,12 @@ class InSyncFollower:
             cursor.held = True
             if cursor.fetcher is not None:
                 cursor.fetcher.touch(cursor)
+
+    def _safe(self, copy: PartitionCopy, offset: int) -> bool:
+        """Whether the target has everything before the offset, and the state has its leader epochs. A link broker may lead
+        at the source from one moment to the next, and tells followers by these epochs where their logs part from it: one
+        that is missing would have them truncate what they have from it on, committed or not."""
+        return not copy.epochs_unwritten and copy.held_by(self._ports.must_hold(copy), offset)
 
     # --- looking after
 

@@ -99,6 +99,8 @@ class PartitionCopy:
             attach_grace=attach_grace,
         )
         self._epochs = EpochHistory(spec.source_epochs)
+        #: The history differs from the one that was written down last.
+        self.epochs_unwritten = False
         #: The target's leader epoch under which followers were seen; None before it was told.
         self._led_under: int | None = None
         self._loaded_at = 0.0
@@ -226,6 +228,7 @@ class PartitionCopy:
         noted = self._epochs.note(epoch, offset)
         if noted is EpochNoted.KNOWN:
             return
+        self.epochs_unwritten = True
         if noted is EpochNoted.REPLACED:
             # Most logs have many epochs: one that begins where nothing was copied yet has replaced nothing.
             known = self._mirrored_to > offset
@@ -243,6 +246,13 @@ class PartitionCopy:
                 self._events.source_truncated(self.tp, offset, tuple(sorted(self.untruncated)))
         self._events.source_epoch(self.tp, epoch, offset)
 
+    def epochs_written(self, entries: tuple[tuple[int, int], ...]) -> None:
+        """This history is in the controller's state."""
+        if self.epochs_unwritten and entries == self._epochs.entries:
+            self.epochs_unwritten = False
+            if self.feed is not None:
+                self.feed.replica_moved(self)
+
     def source_epoch_before(self, offset: int) -> int:
         """The source's leader epoch of the batch before `offset`, -1 if it was not seen."""
         return self._epochs.before(offset)
@@ -256,6 +266,7 @@ class PartitionCopy:
         if self._lost_what_was_taken(offset):
             return
         self._epochs.truncate(offset)
+        self.epochs_unwritten = True
         self.high_watermark = min(self.high_watermark, offset)
         self.last_stable_offset = min(self.last_stable_offset, offset)
         self._mirrored_to = min(self._mirrored_to, offset)

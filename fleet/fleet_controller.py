@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from controller.codec import encode as encode_entity
 from controller.codec import path_of
+from controller.decide.mirrors import CopyNote
 from controller.errors import NotFound, NotTheLeader, Refused
 from controller.state import (
     Record,
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 _TICK = 0.1
 _STALL = 0.5  # the clock has gone on by so much more than we have slept
 _STORE_PAUSE = 0.2
+_AT_ONCE = 500  # notes about copies that are written in one commit
 
 
 class FleetController(Roster):
@@ -339,20 +341,57 @@ class FleetController(Roster):
     # Changes that members ask for.
 
     async def _write_asked(self, member: MemberInfo) -> None:
-        """Write the members' changes, one after the other in each member's order."""
+        """Write the members' changes in each member's order. Notes about copies that follow each other are one commit:
+        a new leader of many partitions brings one for each of them."""
+        held: m.Ask | None = None
         while True:
-            ask = await member.asked.get()
-            error: tuple[str, str] | None = None
+            asks, held = [held or await member.asked.get()], None
+            while asks[0].what != "fail_partition" and len(asks) < _AT_ONCE and not member.asked.empty():
+                held = member.asked.get_nowait()
+                if held.what == "fail_partition" or held.link != asks[0].link:
+                    break
+                asks, held = [*asks, held], None
+            errors: dict[int, Exception] = {}
             try:
-                await self._write(member, ask)
-            except LinkerError as failed:
-                error = type(failed).__name__, str(failed)
+                errors = await self._write(member, asks)
             except Exception as failed:
-                log.exception("a change that sidecar %d asked for", member.hello.broker_id)
-                error = type(failed).__name__, str(failed)
-            self.send(member, m.Answer(n=ask.n, error=error))
+                if not isinstance(failed, LinkerError):
+                    log.exception("a change that sidecar %d asked for", member.hello.broker_id)
+                errors = {ask.n: failed for ask in asks}
+            for ask in asks:
+                failure = errors.get(ask.n)
+                named = None if failure is None else (type(failure).__name__, str(failure))
+                self.send(member, m.Answer(n=ask.n, error=named))
 
-    async def _write(self, member: MemberInfo, ask: m.Ask) -> None:
+    async def _write(self, member: MemberInfo, asks: Sequence[m.Ask]) -> dict[int, Exception]:
+        """Returns the changes that were not made, by their numbers."""
+        errors: dict[int, Exception] = {}
+        notes: dict[TopicPartition, CopyNote] = {}
+        for ask in asks:
+            try:
+                tp = self._led_by(member, ask)
+            except LinkerError as error:
+                errors[ask.n] = error
+                continue
+            known = notes.get(tp, CopyNote())
+            pairs = tuple(ask.pairs)
+            match ask.what:
+                case "fail_partition":
+                    await self.controller.fail_partition(ask.link, tp, ask.reason or "no reason was given")
+                case "source_epochs":
+                    notes[tp] = known._replace(source_epochs=pairs)
+                case "untruncated":
+                    notes[tp] = known._replace(untruncated=pairs)
+        if notes:
+            refused = await self.controller.note_copies(asks[0].link, notes)
+            errors |= {
+                ask.n: refused[tp]
+                for ask in asks
+                if (tp := TopicPartition(ask.topic, ask.partition)) in refused and ask.n not in errors
+            }
+        return errors
+
+    def _led_by(self, member: MemberInfo, ask: m.Ask) -> TopicPartition:
         tp = TopicPartition(ask.topic, ask.partition)
         state = self.controller.image.partitions.get((ask.link, tp))
         if state is None:
@@ -363,13 +402,7 @@ class FleetController(Roster):
             raise NotTheLeader(
                 f"{tp} is led by sidecar {state.leader}, not by {member.hello.broker_id}, as far as is known here"
             )
-        match ask.what:
-            case "fail_partition":
-                await self.controller.fail_partition(ask.link, tp, ask.reason or "no reason was given")
-            case "source_epochs":
-                await self.controller.set_source_epochs(ask.link, tp, ask.pairs)
-            case "untruncated":
-                await self.controller.set_untruncated(ask.link, tp, ask.pairs)
+        return tp
 
 
 def _uuid(text: str, known: bytes | None) -> bytes:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from controller.access.acls import Acl
 from controller.decide import acls, failovers, groups, growth, links, mirrors, promotes, reverse, validations
-from controller.errors import NotFound
+from controller.errors import NotFound, Refused
 from controller.image import ControllerImage
 from controller.phases import Phase
 from controller.proof import PromoteEvidence, ValidationPolicy
@@ -32,6 +32,7 @@ from controller.state import (
     RemoveSidecar,
     SidecarIdentity,
 )
+from wire.errors import LinkerError
 from wire.frames.types import TopicId, TopicPartition
 
 T = TypeVar("T")
@@ -205,16 +206,24 @@ class LinkController(ABC):
     async def follow_replicas(self, link: str, moved: Mapping[TopicPartition, Sequence[int]]) -> None:
         await self._commit(lambda image: mirrors.follow_replicas(image, link, moved))
 
-    async def set_source_epochs(
-        self, link: str, tp: TopicPartition, epochs: Sequence[tuple[int, int]]
-    ) -> None:
-        await self._commit(lambda image: mirrors.set_source_epochs(image, link, tp, epochs))
+    async def note_copies(
+        self, link: str, notes: Mapping[TopicPartition, mirrors.CopyNote]
+    ) -> dict[TopicPartition, LinkerError]:
+        """Write these down in one commit. Returns the partitions that are left out, with the reason."""
+        refused: dict[TopicPartition, LinkerError] = {}
 
-    async def set_untruncated(
-        self, link: str, tp: TopicPartition, replicas: Iterable[tuple[int, int]]
-    ) -> None:
-        chosen = tuple(replicas)
-        await self._commit(lambda image: mirrors.set_untruncated(image, link, tp, chosen))
+        def decide(image: ControllerImage) -> list[Record]:
+            refused.clear()
+            records: list[Record] = []
+            for tp, note in notes.items():
+                try:
+                    records += mirrors.note_copy(image, link, tp, note)
+                except (NotFound, Refused) as error:
+                    refused[tp] = error
+            return records
+
+        await self._commit(decide)
+        return refused
 
     async def pause(self, link: str, topic: str, *, dry_run: bool = False) -> None:
         now = self._now()

@@ -10,10 +10,11 @@ differ).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from controller.access.acls import Resource
+from controller.decide.mirrors import CopyNote
 from controller.errors import ControllerError
 from controller.image import ControllerImage, Stamp
 from controller.operations import Versioned
@@ -31,7 +32,9 @@ from fleet.link_controller import LinkController, wall_clock_ms
 from fleet.messages import Ask, Delta, Welcome, What
 from fleet.stored_controller import StoredController
 from fleet.stores.base import Seat
+from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
+from wire.together import together
 
 T = TypeVar("T")
 
@@ -151,21 +154,24 @@ class SharedController(LinkController):
         else:
             await self._ask("fail_partition", link, tp, reason=reason)
 
-    async def set_source_epochs(
-        self, link: str, tp: TopicPartition, epochs: Sequence[tuple[int, int]]
-    ) -> None:
+    async def note_copies(
+        self, link: str, notes: Mapping[TopicPartition, CopyNote]
+    ) -> dict[TopicPartition, LinkerError]:
         if self._stored is not None:
-            await self._stored.set_source_epochs(link, tp, epochs)
-        else:
-            await self._ask("source_epochs", link, tp, pairs=epochs)
+            return await self._stored.note_copies(link, notes)
+        asked = await together(self._ask_to_note(link, tp, note) for tp, note in notes.items())
+        return {tp: error for tp, error in zip(notes, asked, strict=True) if error is not None}
 
-    async def set_untruncated(
-        self, link: str, tp: TopicPartition, replicas: Iterable[tuple[int, int]]
-    ) -> None:
-        if self._stored is not None:
-            await self._stored.set_untruncated(link, tp, replicas)
-        else:
-            await self._ask("untruncated", link, tp, pairs=replicas)
+    async def _ask_to_note(self, link: str, tp: TopicPartition, note: CopyNote) -> LinkerError | None:
+        """Truncations first: without them the history is not written."""
+        try:
+            if note.untruncated is not None:
+                await self._ask("untruncated", link, tp, pairs=note.untruncated)
+            if note.source_epochs is not None:
+                await self._ask("source_epochs", link, tp, pairs=note.source_epochs)
+        except LinkerError as error:
+            return error
+        return None
 
     async def _ask(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from controller import keys
@@ -167,15 +168,30 @@ def plan_mirror_configs(
     return [] if planned == mirror else [planned]
 
 
-def set_untruncated(
-    image: ControllerImage, link: str, tp: TopicPartition, replicas: Iterable[tuple[int, int]]
-) -> list[Record]:
-    """Set the replicas that still have to truncate after the source lost data."""
+class CopyNote(NamedTuple):
+    """What the leader of a copy has learned from the source; None: nothing new."""
+
+    #: Replicas that still have to truncate after the source lost data: (broker id, offset).
+    untruncated: tuple[tuple[int, int], ...] | None = None
+    #: The source's leader epochs as the copied batches show them: (epoch, start offset). Offsets strictly ascend, and so
+    #: do epochs, except in a log whose cluster once lost its metadata.
+    source_epochs: tuple[tuple[int, int], ...] | None = None
+
+
+def note_copy(image: ControllerImage, link: str, tp: TopicPartition, note: CopyNote) -> list[Record]:
+    """Both at once: a history that is newer than the truncation it came after would, after a crash, let a replica keep
+    what the source replaced."""
     state = partition_of(image, link, tp)
-    wanted = tuple(sorted(replicas))
-    if wanted == state.untruncated:
+    untruncated = state.untruncated if note.untruncated is None else tuple(sorted(note.untruncated))
+    history = state.source_epochs if note.source_epochs is None else note.source_epochs
+    for earlier, later in pairwise(history):
+        if earlier[0] == later[0] or earlier[1] >= later[1]:
+            raise Refused(f"{tp}: source leader epochs {earlier} and {later} do not ascend")
+    changed = replace(state, untruncated=untruncated, source_epochs=history)
+    if changed == state:
         return []
-    return [replace(state, untruncated=wanted), *forget_truncated(image, link, tp, dict(wanted))]
+    truncates = untruncated != state.untruncated
+    return [changed, *(forget_truncated(image, link, tp, dict(untruncated)) if truncates else ())]
 
 
 def change(
@@ -299,20 +315,6 @@ def follow_replicas(
         changed = replace(mirror, target_replicas=tuple(replicas))
         records += [] if changed == mirror else [changed]
     return records
-
-
-def set_source_epochs(
-    image: ControllerImage, link: str, tp: TopicPartition, epochs: Sequence[tuple[int, int]]
-) -> list[Record]:
-    """Set the source's leader epochs as the copied batches show them. Offsets strictly ascend, and so do epochs, except in a
-    log whose cluster once lost its metadata.
-    """
-    state = partition_of(image, link, tp)
-    for earlier, later in zip(epochs, list(epochs)[1:], strict=False):
-        if earlier[0] == later[0] or earlier[1] >= later[1]:
-            raise Refused(f"{tp}: source leader epochs {earlier} and {later} do not ascend")
-    history = tuple((int(epoch), int(offset)) for epoch, offset in epochs)
-    return [] if history == state.source_epochs else [replace(state, source_epochs=history)]
 
 
 def set_paused(image: ControllerImage, link: str, topic: str, paused: bool, now: int) -> list[Record]:

@@ -66,13 +66,22 @@ class SourceFiller:
 
     def create(self, topics: Sequence[SourceTopic], replication_factor: int) -> None:
         """Create all topics at once and wait until each partition has a leader."""
-        admin = AdminClient(self._client, logger=log)
         new = [NewTopic(t.name, t.partitions, replication_factor, config=dict(t.configs)) for t in topics]
-        for name, future in admin.create_topics(new, operation_timeout=TIMEOUT).items():
-            try:
-                future.result(TIMEOUT)
-            except KafkaException as error:
-                raise SourceDataError(f"cannot create topic {name} at the source: {error}") from error
+        # A client that was told of a broker that has just gone, as the one to send this to, waits for that one.
+        for again in (True, False):
+            admin = AdminClient(self._client, logger=log)
+            errors: dict[str, KafkaException] = {}
+            created = admin.create_topics(new, operation_timeout=TIMEOUT / 2, request_timeout=TIMEOUT / 2)
+            for name, future in created.items():
+                try:
+                    future.result(TIMEOUT)
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or again:
+                        errors[name] = error
+            if not errors or not all(one.args[0].code() == KafkaError._TIMED_OUT for one in errors.values()):
+                break
+        for name, failure in errors.items():
+            raise SourceDataError(f"cannot create topic {name} at the source: {failure}") from failure
         deadline = time.monotonic() + TIMEOUT
         wanted = {tp for topic in topics for tp in topic.topic_partitions()}
         while wanted:

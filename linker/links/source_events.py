@@ -2,7 +2,8 @@
 
 The fetcher's callbacks must not block, so they only queue; one task per link writes. A write that fails is tried again:
 a broken mirror must not look healthy because the store was busy for a moment, or because the link controller has not
-heard yet of the partition's new leader.
+heard yet of the partition's new leader. Notes about many copies are one write: a source broker that restarts begins a
+leader epoch in each of its partitions.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
+from controller.decide.mirrors import CopyNote
 from controller.errors import NotFound, NotTheLeader, Refused
 from fetcher.partition_copy import PartitionCopy
 from fleet.link_controller import LinkController
@@ -23,12 +26,13 @@ log = logging.getLogger(__name__)
 
 _RETRY = 0.5
 _SWEEP = 5.0
+_AT_ONCE = 500  # copies that are noted with one write
 
 
 class _Write(NamedTuple):
     tp: TopicPartition
     mirror: PartitionCopy | None  # which the change is about
-    change: Callable[[], Awaitable[None]]
+    failure: str | None  # None: its truncations and its epochs, as they are by then
 
 
 class SourceEvents:
@@ -54,14 +58,14 @@ class SourceEvents:
     def failed(self, tp: TopicPartition, reason: str) -> None:
         log.error("mirror %s of link %s failed: %s", tp, self._link, reason)
         self.unavailable.pop(tp, None)
-        self._write(tp, lambda: self._controller.fail_partition(self._link, tp, reason))
+        self._write(tp, reason)
 
     def source_damaged(self, tp: TopicPartition, reason: str) -> None:
         self.damaged_reads += 1
         log.error("link %s: %s", self._link, reason)
 
     def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> None:
-        self._write(tp, lambda: self._save_copies(tp))
+        self._write(tp)
 
     def source_truncated(self, tp: TopicPartition, offset: int, replicas: tuple[int, ...]) -> None:
         log.warning(
@@ -71,10 +75,10 @@ class SourceEvents:
             offset,
             list(replicas),
         )
-        self._write(tp, lambda: self._save_copies(tp))
+        self._write(tp)
 
     def truncation_seen(self, tp: TopicPartition, offset: int, replicas: tuple[int, ...]) -> None:
-        self._write(tp, lambda: self._save_copies(tp))
+        self._write(tp)
 
     def source_unavailable(self, tp: TopicPartition, since: float) -> None:
         if not self.unavailable:
@@ -92,46 +96,70 @@ class SourceEvents:
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def _write(self, tp: TopicPartition, change: Callable[[], Awaitable[None]]) -> None:
-        self._writes.put_nowait(_Write(tp, self._partition(tp), change))
-
-    async def _save_copies(self, tp: TopicPartition) -> None:
-        """Replicas that have to truncate first, then the epochs: a history that is newer than the truncation it came
-        after would, after a crash, let a replica keep what the source replaced."""
-        mirror = self._partition(tp)
-        if mirror is not None:
-            untruncated, epochs = sorted(mirror.untruncated.items()), mirror.source_epochs
-            await self._controller.set_untruncated(self._link, tp, untruncated)
-            await self._controller.set_source_epochs(self._link, tp, epochs)
+    def _write(self, tp: TopicPartition, failure: str | None = None) -> None:
+        self._writes.put_nowait(_Write(tp, self._partition(tp), failure))
 
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(_SWEEP):
-                    write = await self._writes.get()
+                    writes = [await self._writes.get()]
             except TimeoutError:
-                await self._forget_done_truncations()
+                self._forget_done_truncations()
                 continue
-            tp = write.tp
-            while True:
-                try:
-                    await write.change()
-                    break
-                except NotFound:
-                    break  # the mirror was deleted meanwhile
-                except Refused:
-                    # No repetition helps, and others wait behind it.
-                    log.exception("link %s: the state of %s was not written", self._link, tp)
-                    break
-                except NotTheLeader as error:
-                    self._put_off(write, error)
-                    break
-                except LinkerError as error:
-                    log.warning(
-                        "link %s: the state of %s could not be written: %s (again)", self._link, tp, error
-                    )
-                    await asyncio.sleep(_RETRY)
+            while not self._writes.empty():
+                writes.append(self._writes.get_nowait())
+            for failures, some in groupby(writes, key=lambda write: write.failure is not None):
+                alike, most = list(some), 1 if failures else _AT_ONCE
+                for first in range(0, len(alike), most):
+                    await self._carry_out(alike[first : first + most])
+
+    async def _carry_out(self, writes: Sequence[_Write]) -> None:
+        """Until each one is written, refused for good or put off."""
+        while writes:
+            try:
+                refused = await self._commit(writes)
+            except LinkerError as error:
+                refused = dict.fromkeys((write.tp for write in writes), error)
+            again: list[_Write] = []
+            for write in writes:
+                match refused.get(write.tp):
+                    case None | NotFound():
+                        pass  # written; or the mirror was deleted meanwhile
+                    case Refused() as why:  # no repetition helps, and others wait behind it
+                        log.error("link %s: the state of %s was not written: %s", self._link, write.tp, why)
+                    case NotTheLeader() as early:
+                        self._put_off(write, early)
+                    case _:
+                        again.append(write)
+            writes = again
+            if again:
+                log.warning(
+                    "link %s: the state of %s and %d more partitions could not be written: %s (again)",
+                    self._link,
+                    again[0].tp,
+                    len(again) - 1,
+                    refused[again[0].tp],
+                )
+                await asyncio.sleep(_RETRY)
+
+    async def _commit(self, writes: Sequence[_Write]) -> Mapping[TopicPartition, LinkerError]:
+        """Returns the partitions of which nothing was written, with the reason."""
+        first = writes[0]
+        if first.failure is not None:
+            await self._controller.fail_partition(self._link, first.tp, first.failure)
+            return {}
+        copies = {write.tp: copy for write in writes if (copy := self._partition(write.tp)) is not None}
+        notes = {
+            tp: CopyNote(tuple(sorted(copy.untruncated.items())), copy.source_epochs)
+            for tp, copy in copies.items()
+        }
+        refused = await self._controller.note_copies(self._link, notes) if notes else {}
+        for tp, copy in copies.items():
+            if tp not in refused:
+                copy.epochs_written(notes[tp].source_epochs or ())
+        return refused
 
     def _put_off(self, write: _Write, error: NotTheLeader) -> None:
         """Until the link controller knows of the new leader as well, for as long as we take ourselves for it: a copy
@@ -143,9 +171,9 @@ class SourceEvents:
         log.debug("link %s: the state of %s is not written yet: %s", self._link, write.tp, error)
         asyncio.get_running_loop().call_later(_RETRY, self._writes.put_nowait, write)
 
-    async def _forget_done_truncations(self) -> None:
+    def _forget_done_truncations(self) -> None:
         """A truncation that every replica has made need not be asked for after the next restart."""
         for state in self._controller.image.link_partitions(self._link):
             mirror = self._partition(state.tp) if state.untruncated else None
             if mirror is not None and len(mirror.untruncated) < len(state.untruncated):
-                self._write(state.tp, lambda tp=state.tp: self._save_copies(tp))  # type: ignore[misc]
+                self._write(state.tp)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from controller.decide.mirrors import CopyNote
 from controller.decide.validations import watermark
 from controller.groups import GateKind
 from controller.mirror_group import GroupProtocol, MirrorGroup
@@ -90,7 +91,7 @@ async def any_change(controller: StoredController, rng: random.Random) -> None:
                 records = [RemoveGroup(LINK, name)]
             await controller.decide(lambda _: (records, None))
         case 7:
-            await controller.set_untruncated(LINK, TP, [(1, rng.randrange(9))])
+            await controller.note_copies(LINK, {TP: CopyNote(untruncated=((1, rng.randrange(9)),))})
         case 8:
             state = image.partitions[LINK, TP]
             base = watermark(image, LINK, TP, 1)
@@ -100,7 +101,7 @@ async def any_change(controller: StoredController, rng: random.Random) -> None:
         case 10:
             await controller.forget_validation(LINK, [TP])
         case _:
-            await controller.set_source_epochs(LINK, TP, [(1, rng.randrange(9))])
+            await controller.note_copies(LINK, {TP: CopyNote(source_epochs=((1, rng.randrange(9)),))})
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -205,10 +206,9 @@ def test_what_a_sidecar_knows_the_reason_for_is_asked_of_the_head() -> None:
             await shared.fail_partition(LINK, TP, "why")
         shared.ask = ask
         await shared.fail_partition(LINK, TP, "why")
-        await shared.set_source_epochs(LINK, TP, [(1, 2)])
-        await shared.set_untruncated(LINK, TP, [(3, 4)])
-        assert [q.what for q in asked] == ["fail_partition", "source_epochs", "untruncated"]
-        assert [q.pairs for q in asked] == [[], [(1, 2)], [(3, 4)]]
+        await shared.note_copies(LINK, {TP: CopyNote(untruncated=((3, 4),), source_epochs=((1, 2),))})
+        assert [q.what for q in asked] == ["fail_partition", "untruncated", "source_epochs"]
+        assert [q.pairs for q in asked] == [[], [(3, 4)], [(1, 2)]]
         assert asked[0].reason == "why"
 
     run_virtual(main())

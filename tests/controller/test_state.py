@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from controller import keys
 from controller.decide import links
-from controller.decide.mirrors import Leadership
+from controller.decide.mirrors import CopyNote, Leadership
 from controller.errors import (
     AlreadyExists,
     CorruptState,
@@ -247,18 +247,33 @@ async def test_promote_jobs() -> None:
 
 async def test_source_epochs_ascend() -> None:
     controller = await controller_with_mirror()
+
+    async def note(*epochs: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+        refused = await controller.note_copies("l", {T0: CopyNote(source_epochs=epochs)})
+        if refused:
+            raise refused[T0]
+        return controller.image.partitions["l", T0].source_epochs
+
     for _ in range(2):
-        await controller.set_source_epochs("l", T0, [(0, 0), (3, 10)])
-    with pytest.raises(Refused):
-        await controller.set_source_epochs("l", T0, [(0, 0), (3, 10), (4, 10)])
+        assert await note((0, 0), (3, 10)) == ((0, 0), (3, 10))
+    for wrong in (((0, 0), (3, 10), (4, 10)), ((0, 0), (0, 10))):
+        with pytest.raises(Refused):
+            await note(*wrong)
     assert controller.image.partitions["l", T0].source_epochs == ((0, 0), (3, 10))
-    with pytest.raises(Refused):
-        await controller.set_source_epochs("l", T0, [(0, 0), (0, 10)])
-    after = [(0, 0), (3, 10), (2, 20)]  # a cluster that lost its metadata
-    await controller.set_source_epochs("l", T0, after)
-    assert controller.image.partitions["l", T0].source_epochs == ((0, 0), (3, 10), (2, 20))
-    await controller.set_source_epochs("l", T0, [(0, 0)])
-    assert controller.image.partitions["l", T0].source_epochs == ((0, 0),)
+    # A cluster that lost its metadata.
+    assert await note((0, 0), (3, 10), (2, 20)) == ((0, 0), (3, 10), (2, 20))
+    assert await note((0, 0)) == ((0, 0),)
+
+
+async def test_a_note_that_is_refused_keeps_no_other_from_being_written() -> None:
+    controller = await controller_with_mirror()
+    gone = TopicPartition("nobody", 0)
+    good, wrong = CopyNote(((1, 6),), ((0, 0),)), CopyNote(((1, 6),), ((7, 0), (5, 0)))
+    refused = await controller.note_copies("l", {T0: wrong, gone: good, T1: good})
+    assert {tp: type(error) for tp, error in refused.items()} == {T0: Refused, gone: NotFound}
+    states = controller.image.partitions
+    assert (states["l", T1].untruncated, states["l", T1].source_epochs) == good
+    assert (states["l", T0].untruncated, states["l", T0].source_epochs) == ((), ())
 
 
 async def test_old_news_about_leaders_is_ignored() -> None:

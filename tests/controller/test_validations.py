@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from controller.decide import validations
-from controller.decide.mirrors import Leadership
+from controller.decide.mirrors import CopyNote, Leadership
 from controller.errors import NotFound, Refused
 from controller.phases import Phase
 from controller.proof import EvidenceStatus, PromoteEvidence, ValidationPolicy
@@ -165,7 +165,8 @@ async def test_what_ends_a_copy_ends_its_watermark() -> None:
                 )
 
     await prove()
-    await controller.set_untruncated("l", T0, [(1, 6), (2, 10)])  # 2 is proved to 10 only: that stays
+    # 2 is proved to 10 only: that stays
+    await controller.note_copies("l", {T0: CopyNote(untruncated=((1, 6), (2, 10)))})
     assert (mark(controller, T0), mark(controller, T0, 2)) == (None, 10)
     await prove()
     await controller.forget_validation("l", [T0, T1], [2])

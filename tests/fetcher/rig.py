@@ -40,6 +40,8 @@ class Events:
         self.truncations: list[tuple[TopicPartition, int, tuple[int, ...]]] = []
         self.losses: list[tuple[TopicPartition, int]] = []
         self.availability: list[tuple[TopicPartition, bool]] = []
+        #: Writes down the leader epochs of a partition.
+        self.write: Callable[[TopicPartition], None] = lambda _tp: None
 
     def failed(self, tp: TopicPartition, reason: str) -> None:
         self.failures[tp] = reason
@@ -49,10 +51,12 @@ class Events:
 
     def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> None:
         self.epochs.append((tp, epoch, start_offset))
+        self.write(tp)
 
     def source_truncated(self, tp: TopicPartition, offset: int, replicas: tuple[int, ...]) -> None:
         self.losses.append((tp, offset))
         self.truncations.append((tp, offset, replicas))
+        self.write(tp)
 
     def truncation_seen(self, tp: TopicPartition, offset: int, replicas: tuple[int, ...]) -> None:
         self.truncations.append((tp, offset, replicas))
@@ -116,6 +120,7 @@ class Rig:
         )
         self.server = FollowerServer(self.directory, lambda: self.image, BROKER_ID)
         self.directory.listeners.append(self.server.mirror_added)
+        self.events.write = lambda tp: asyncio.get_running_loop().call_soon(self.write_epochs, tp)
         self.followers: dict[int, FakeFollower] = {}
         self.port = 0
         self.tasks: list[asyncio.Task[None]] = []
@@ -144,6 +149,11 @@ class Rig:
         for result in results:
             if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
                 raise result
+
+    def write_epochs(self, tp: TopicPartition) -> None:
+        copy = self.manager.partitions.get(tp)
+        if copy is not None:
+            copy.epochs_written(copy.source_epochs)
 
     def _dispatch(self, exchange: Exchange) -> None:
         key = exchange.header.api_key

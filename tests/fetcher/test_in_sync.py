@@ -271,6 +271,30 @@ async def test_nothing_more_is_told_before_replicas_have_truncated() -> None:
             assert scene.wrong == []
 
 
+async def test_nothing_is_told_of_a_leader_epoch_that_is_not_written_down() -> None:
+    """Who leads the partition next tells its followers by the epochs that are written where their logs part from it."""
+    async with FakeCluster(2) as source:
+        scene = Scene(source)
+        async with scene.running():
+            scene.part.write(acks_all=True)
+            scene.part.replicate(2)
+            await scene.in_sync()
+            await eventually(lambda: scene.part.told == 1, 5, scene.state)
+            scene.rig.events.write = lambda _tp: None  # the store is slow
+            scene.part.elect(2)
+            scene.part.write(acks_all=True)
+            await eventually(lambda: scene.log(1).end == scene.log(2).end == 2, 5, scene.state)
+            await asyncio.sleep(0.15)
+            assert scene.part.told == 1
+            assert scene.sync.stop([TP]) == {TP: 2}
+            assert scene.sync.state(TP).told == 1
+            scene.rig.write_epochs(TP)
+            assert scene.sync.state(TP).told == 2
+            scene.sync.begin([TP])
+            await eventually(lambda: not scene.part.waiting and scene.equal(), 5, scene.state)
+            assert scene.wrong == []
+
+
 async def test_a_replica_that_is_slow_for_long_lets_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fetcher.in_sync._HELD_UP", 0.3)
     async with FakeCluster(1) as source:

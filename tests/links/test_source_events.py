@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from controller.decide.mirrors import Leadership
 from controller.operations import Operation
 from controller.phases import Phase
@@ -94,9 +96,15 @@ def copy_of(tp: TopicPartition, events: SourceEvents) -> PartitionCopy:
     return PartitionCopy(spec, events, host)
 
 
+def copy_with(epochs: tuple[tuple[int, int], ...], untruncated: dict[int, int]) -> Any:
+    return SimpleNamespace(
+        source_epochs=epochs, untruncated=untruncated, epochs_written=lambda _entries: None
+    )
+
+
 async def test_a_write_that_is_refused_for_good_holds_up_nobody() -> None:
     controller = await controller_on(MemoryStore())
-    damaged: Any = SimpleNamespace(source_epochs=((7, 0), (5, 100)), untruncated={})
+    damaged: Any = copy_with(((7, 0), (7, 100)), {})
     events = SourceEvents("l", controller, lambda tp: damaged)
     async with running(events):
         events.source_epoch(T0, 5, 100)
@@ -106,19 +114,40 @@ async def test_a_write_that_is_refused_for_good_holds_up_nobody() -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_the_epochs_are_never_newer_than_the_truncation_before_them() -> None:
-    """An older write, carried out late, finds the history of after a truncation."""
+@pytest.mark.parametrize("commits", [0, 1])
+async def test_the_epochs_are_never_newer_than_the_truncation_before_them(commits: int) -> None:
+    """They are one write, and it finds both as they are by then."""
     store = Crashing()
     controller = await controller_on(store)
-    now: Any = SimpleNamespace(source_epochs=((5, 0), (7, 90)), untruncated={2: 90})
+    now = copy_with(((5, 0), (7, 90)), {2: 90})
     events = SourceEvents("l", controller, lambda tp: now)
-    store.left = 1
+    store.left = commits
     async with running(events):
         events.source_epoch(T0, 5, 0)  # from before; the truncation's own write waits behind it
         await asyncio.sleep(0.05)
     state = (await StoredController.open(store)).image.partitions["l", T0]
-    assert state.untruncated == ((2, 90),)
-    assert state.source_epochs == ()
+    both = (((2, 90),), ((5, 0), (7, 90))) if commits else ((), ())
+    assert (state.untruncated, state.source_epochs) == both
+
+
+async def test_notes_about_many_copies_are_one_write_and_each_copy_hears_of_it() -> None:
+    store = Crashing()
+    controller = await controller_on(store)
+    copies = Copies()
+    events = SourceEvents("l", controller, copies.partitions.get)
+    cursor: Any = SimpleNamespace(limit=0, full=False)
+    for tp in (T0, T1):
+        copy = copies.partitions[tp] = copy_of(tp, events)
+        copy.add_chunks(cursor, [], [(3, 0)], 0)
+        assert copy.epochs_unwritten
+    store.left = 1
+    async with running(events):
+        async with asyncio.timeout(2):
+            while any(copy.epochs_unwritten for copy in copies.partitions.values()):
+                await asyncio.sleep(0.01)
+    states = controller.image.partitions
+    assert {states["l", tp].source_epochs for tp in (T0, T1)} == {((3, 0),)}
+    assert store.left == 0
 
 
 async def test_a_removed_partition_is_not_counted_as_unavailable() -> None:
@@ -156,7 +185,7 @@ def test_what_a_new_leader_reports_before_the_link_controller_knows_of_it_is_wri
         store = TroubledStore()
         controller = await with_mirror(store, partitions=2)
         await controller.adopt_leadership(LINK, {T1: NEW})
-        mirror: Any = SimpleNamespace(source_epochs=((5, 0), (7, 90)), untruncated={2: 90})
+        mirror: Any = copy_with(((5, 0), (7, 90)), {2: 90})
         async with running_head(controller, store) as head, asking(head, 901) as shared:
             events = SourceEvents(LINK, shared, lambda tp: mirror)
             async with running(events):
