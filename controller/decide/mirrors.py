@@ -169,7 +169,7 @@ def plan_mirror_configs(
 
 
 class CopyNote(NamedTuple):
-    """What the leader of a copy has learned from the source; None: nothing new."""
+    """News of a copy from its leader; None: it says nothing of that."""
 
     #: Replicas that still have to truncate after the source lost data: (broker id, offset).
     untruncated: tuple[tuple[int, int], ...] | None = None

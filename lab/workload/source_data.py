@@ -78,7 +78,7 @@ class SourceFiller:
                 except KafkaException as error:
                     if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or again:
                         errors[name] = error
-            if not errors or not all(one.args[0].code() == KafkaError._TIMED_OUT for one in errors.values()):
+            if {one.args[0].name() for one in errors.values()} != {"_TIMED_OUT"}:
                 break
         for name, failure in errors.items():
             raise SourceDataError(f"cannot create topic {name} at the source: {failure}") from failure
