@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from wire.client.cluster import Cluster
@@ -30,6 +31,7 @@ from wire.together import together
 log = logging.getLogger(__name__)
 
 _PAUSE = 0.004
+_FEW = 3
 _CALL_TIMEOUT = 5.0
 _LATEST = -1
 _NOT_YET = frozenset(
@@ -74,19 +76,17 @@ async def wait_known(
             leaders[tp] = partition.leader
     if not leaders:
         return True
-    real = [broker.id for broker in image.live_brokers(link_brokers)]
+    real = {broker.id for broker in image.live_brokers(link_brokers)}
 
-    async def until_leads(node_id: int, epochs: Mapping[TopicPartition, int]) -> None:
-        if await _until_leads(cluster, node_id, epochs):
+    async def until_known(node_id: int) -> None:
+        # A broker names new leaders before it becomes one itself, so that a leader is asked for names only once.
+        epochs = led.get(node_id)
+        if epochs is not None and await _until_leads(cluster, node_id, epochs):
             leading(epochs.keys())
+        if node_id in real:
+            await _until_names(cluster, node_id, leaders)
 
-    return await _bounded(
-        [
-            *(until_leads(node_id, epochs) for node_id, epochs in led.items()),
-            *(_until_names(cluster, node_id, leaders) for node_id in real),
-        ],
-        timeout,
-    )
+    return await _bounded([until_known(node_id) for node_id in sorted(real | led.keys())], timeout)
 
 
 async def wait_named(
@@ -110,36 +110,44 @@ async def wait_named(
 
 
 async def _until_leads(cluster: Cluster, node_id: int, epochs: Mapping[TopicPartition, int]) -> bool:
-    """A broker answers ListOffsets for what it leads only once it does. False if it does not answer."""
-    fields = {
-        "replica_id": -1,
-        "isolation_level": 0,
-        "topics": [
-            {
-                "name": topic,
-                "partitions": [
-                    {
-                        "partition_index": tp.partition,
-                        "current_leader_epoch": epochs[tp],
-                        "timestamp": _LATEST,
-                    }
-                    for tp in epochs
-                    if tp.topic == topic
-                ],
-            }
-            for topic in dict.fromkeys(tp.topic for tp in epochs)
-        ],
-    }
-    while True:
+    """A broker answers ListOffsets for what it leads only once it does. False if it does not answer.
+
+    A broker that becomes the leader of many is busy: it is asked for a few of them, then for those that are left.
+    """
+    left = dict(epochs)
+    while left:
+        few = len(left) == len(epochs)
+        asked = dict(islice(left.items(), _FEW)) if few else left
         try:
-            answer = await cluster.call("list_offsets", fields, node_id=node_id, timeout=_CALL_TIMEOUT)
+            answer = await cluster.call(
+                "list_offsets", _latest_of(asked), node_id=node_id, timeout=_CALL_TIMEOUT
+            )
         except LinkerError as error:
             log.info("broker %d did not tell whether it leads what was handed over: %s", node_id, error)
             return False
-        codes = {int(part.error_code) for topic in answer.topics for part in topic.partitions}
-        if not codes & _NOT_YET:
-            return True
-        await asyncio.sleep(_PAUSE)
+        answered = [
+            TopicPartition(topic.name, part.partition_index)
+            for topic in answer.topics
+            for part in topic.partitions
+            if part.error_code not in _NOT_YET
+        ]
+        for tp in answered:
+            left.pop(tp, None)
+        if left and not (few and answered):
+            await asyncio.sleep(_PAUSE)
+    return True
+
+
+def _latest_of(epochs: Mapping[TopicPartition, int]) -> dict[str, Any]:
+    topics: dict[str, list[dict[str, int]]] = {}
+    for tp, epoch in epochs.items():
+        asked = {"partition_index": tp.partition, "current_leader_epoch": epoch, "timestamp": _LATEST}
+        topics.setdefault(tp.topic, []).append(asked)
+    return {
+        "replica_id": -1,
+        "isolation_level": 0,
+        "topics": [{"name": topic, "partitions": partitions} for topic, partitions in topics.items()],
+    }
 
 
 async def _until_names(cluster: Cluster, node_id: int, leaders: Mapping[TopicPartition, int]) -> None:

@@ -222,8 +222,10 @@ class SwitchWorld(World):
             log = self.logs[tp][leader]
             if log[: len(self.acked[tp])] != self.acked[tp]:
                 self.fail(f"{tp}: broker {leader} leads at the source without what was acknowledged")
-        elif leader in self.link_brokers and self.fed[tp][: len(self.acked[tp])] != self.acked[tp]:
-            self.fail(f"{tp}: link broker {leader} leads without what was acknowledged")
+        elif leader in self.link_brokers:
+            if self.fed[tp][: len(self.acked[tp])] != self.acked[tp]:
+                self.fail(f"{tp}: link broker {leader} leads without what was acknowledged")
+            self.source[tp] = self.high_watermark[tp] = len(self.fed[tp])
 
     # --- invariants
 
