@@ -84,7 +84,7 @@ class MirrorTopic:
     sync: bool = field(default=False, metadata=WRITTEN_IF_SET)
     # It was taken over, or was about to be, and its cluster's own brokers are to lead it again
     given_back: bool = field(default=False, metadata=WRITTEN_IF_SET)
-    # It was failed over, and its source is to follow the target (decide/restores)
+    # It was failed over or promoted, and its source is to follow the target (decide/restores)
     restoring: bool = field(default=False, metadata=WRITTEN_IF_SET)
     # Its switch is to be final, as the operator said: done step by step, until the mirror is removed
     ending: SwitchEnd | None = field(default=None, metadata=WRITTEN_IF_SET)

@@ -1,4 +1,4 @@
-"""Restoring a source after a failover: it follows the target, and what it has beyond the failover goes to files."""
+"""Restoring a source after a failover or a promote: it follows the target, and what it has beyond goes to files."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ class RestoreRequest(Model):
     """Either topics or all: an empty list never means everything."""
 
     topics: list[TopicName] = Field(default=[], max_length=10_000)
-    all: bool = Field(default=False, description="All topics of the link that were failed over.")
+    all: bool = Field(
+        default=False,
+        description="All topics of the link that were failed over; not those that were promoted.",
+    )
     force: bool = Field(
         default=False,
-        description="Also where the source has other records below the failover than the target: they are exported, too.",
+        description="Also where the source has other records below the take-over than the target: they are exported, too.",
     )
     abandon: bool = Field(
         default=False,
@@ -35,6 +38,7 @@ class RestoreRequest(Model):
 
 class RestoreState(StrEnum):
     FAILED_OVER = "FAILED_OVER"
+    PROMOTED = "PROMOTED"
     RESTORING = "RESTORING"
     RESTORED = "RESTORED"
 

@@ -1,12 +1,15 @@
-"""A source that comes back after a failover is restored: it follows the target from where that took over.
+"""A source that comes back after a failover is restored: it follows the target from where that took over. So is one whose
+topic was promoted while nobody could take it over.
 
-Both logs may have gone on beyond that offset (`Failover.end`). The source's records beyond are written to files, its brokers
+Both logs may have gone on beyond that offset (`end_of`). The source's records beyond are written to files, its brokers
 truncate them, and the topic is then what it would be after a switch: owned by the target.
-The steps are those of a take-over (`decide/take_overs`), with the failover's end as the end of the log.
+The steps are those of a take-over (`decide/take_overs`), with that offset as the end of the log.
 
 Invariants:
 - `Taken` is written only when all of a partition that lies beyond is durable in files, and nothing is truncated before it.
 - A restore of which nothing was written down so is given back: the source's own brokers lead again, with what they have.
+- A topic that was promoted looks like one whose switch is about to end: only one that is marked, here or with the mirror in
+  the source (`given_back`), is restored or given back.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from controller.decide.mirrors import mirror_of, partition_of, refuse_while_runn
 from controller.decide.take_overs import epochs_of_copies, link_against
 from controller.errors import NotFound, Refused
 from controller.image import ControllerImage
-from controller.phases import SWITCHING, Phase
+from controller.phases import ENDED, SWITCHING, Phase
 from controller.state import Exported, MirrorPartition, Record
 from wire.frames.leader_epochs import LeaderEpochs
 from wire.frames.types import TopicPartition
@@ -31,13 +34,13 @@ def obstacle(image: ControllerImage, link: str, topic: str) -> str | None:
     """Why the source of a topic cannot be restored, as far as the state says."""
     mirror = image.mirrors.get((link, topic))
     if mirror is None:
-        return f"topic {topic!r} is no mirror of link {link!r}: nothing says where it was failed over"
+        return f"topic {topic!r} is no mirror of link {link!r}: nothing says where the target took over"
     states = image.topic_partitions(link, topic)
-    other = [s for s in states if s.phase is not Phase.FAILED_OVER or s.failover is None]
+    other = [s for s in states if s.phase not in ENDED]
     if other:
-        return f"{other[0].tp} is {other[0].phase}: only a topic that was failed over as a whole is restored"
-    if any(s.failover is None or s.failover.end is None for s in states):
-        return f"topic {topic!r}: where it was failed over was not written down"
+        return f"{other[0].tp} is {other[0].phase}: only a topic that was promoted or failed over as a whole is restored"
+    if any(_end(state) is None for state in states):
+        return f"topic {topic!r}: where the target took over was not written down"
     if mirror.start != "earliest":
         return f"topic {topic!r} is not mirrored from its first record on: its source would lose what lies before"
     return None
@@ -69,12 +72,18 @@ def end(image: ControllerImage, link: str, topics: Iterable[str], why: str) -> l
                 f"topic {topic!r}: brokers of its source have truncated by now: it is restored to the end"
             )
         records.append(replace(mirror, restoring=False))
+        against = link_against(image, link).name
+        if (back := image.mirrors.get((against, topic))) is not None and under_way(image, link, topic):
+            records.append(replace(back, given_back=True))
         records += [
-            replace(state, reason=f"{describe_loss(state.failover)}; the source is not restored: {why}")
+            replace(state, reason=f"{_taken_over(state)}the source is not restored: {why}")
             for state in image.topic_partitions(link, topic)
-            if state.failover is not None
         ]
     return records
+
+
+def _taken_over(state: MirrorPartition) -> str:
+    return "" if state.failover is None else f"{describe_loss(state.failover)}; "
 
 
 def led_again(image: ControllerImage, link: str, tps: Iterable[TopicPartition]) -> list[Record]:
@@ -112,15 +121,33 @@ def under_way(image: ControllerImage, link: str, topic: str) -> bool:
     return any(state.phase in SWITCHING for state in back_states(image, link, topic))
 
 
+def to_do(image: ControllerImage, link: str, topic: str) -> bool:
+    """Whether its source is to be taken over, or given back, by a restore."""
+    states, back = image.topic_partitions(link, topic), back_states(image, link, topic)
+    if not states or not back:
+        return image.mirrors[link, topic].restoring
+    if not under_way(image, link, topic) or any(state.phase not in ENDED for state in states):
+        return False
+    marked = image.mirrors[link, topic].restoring or image.mirrors[back[0].link, topic].given_back
+    return marked or any(state.phase is Phase.FAILED_OVER for state in states)
+
+
 def end_of(state: MirrorPartition) -> int:
     """Where the target took over."""
-    if state.failover is None or state.failover.end is None:
-        raise Refused(f"{state.tp} was not failed over")
-    return state.failover.end
+    end = _end(state)
+    if end is None:
+        raise Refused(f"{state.tp} is {state.phase}: the target has not taken it over")
+    return end
+
+
+def _end(state: MirrorPartition) -> int | None:
+    if state.phase is Phase.PROMOTED:
+        return state.aligned_end
+    return None if state.failover is None else state.failover.end
 
 
 def source_history(state: MirrorPartition) -> LeaderEpochs:
-    """Of the source's log up to the failover."""
+    """Of the source's log up to there."""
     return LeaderEpochs.of(_LATER, end_of(state), state.source_epochs)
 
 

@@ -1,4 +1,4 @@
-"""`linker mirror restore`: a source that has come back after a failover follows the target."""
+"""`linker mirror restore`: a source that has come back after a failover, or was left by a promote, follows the target."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ def restore(
     link: LinkOption,
     topics: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TOPIC]...", help="Topics that were failed over.", show_default=False),
+        typer.Argument(
+            metavar="[TOPIC]...", help="Topics that were failed over or promoted.", show_default=False
+        ),
     ] = None,
     all_: Annotated[
-        bool, typer.Option("--all", help="All topics of the link that were failed over.")
+        bool, typer.Option("--all", help="All topics of the link that were failed over (not the promoted).")
     ] = False,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Although the source has other records than the target below the failover."
+            "--force", help="Although the source has other records than the target below the take-over."
         ),
     ] = False,
     abandon: Annotated[
@@ -43,9 +45,9 @@ def restore(
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it and return.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Have a source that has come back after a failover follow the target.
+    """Have a source that has come back after a failover, or was left by a promote, follow the target.
 
-    Its records beyond the failover are written to files at the sidecar (exports.dir), then its brokers truncate them. The
+    Its records beyond the take-over are written to files at the sidecar (exports.dir), then its brokers truncate them. The
     topics are as after a switch: clients of the source go on through the sidecar, and linker mirror switch goes back.
     """
     from admin.models import RestoreRequest
@@ -81,7 +83,7 @@ def _follow(client: AdminClient, link: str, topics: list[str]) -> RestorePlan:
         waiting = [one for one in plan.partitions if one.state is not RestoreState.RESTORED]
         if not waiting and not plan.blockers:
             return plan
-        given_up = [one for one in waiting if one.state is RestoreState.FAILED_OVER]
+        given_up = [one for one in waiting if one.state in (RestoreState.FAILED_OVER, RestoreState.PROMOTED)]
         if given_up or not waiting:
             why = given_up[0].reason if given_up else "; ".join(plan.blockers)
             raise LinkerError(f"the source is not restored: {why}")

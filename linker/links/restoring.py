@@ -1,4 +1,4 @@
-"""Restores sources of a link after a failover: what they have beyond is exported, and they follow the target.
+"""Restores sources of a link after a failover or a promote: what they have beyond is exported, and they follow the target.
 
 The link controller does it for every topic that is marked (`controller.decide.restores`), until the source's brokers follow.
 It waits for as long as one of them is missing. A process that begins in the middle goes on where the state says.
@@ -68,16 +68,8 @@ class Restores:
     def _topics(self) -> list[str]:
         """Those that are not restored yet, and those of which a restore is to be given back."""
         image = self._controller.image
-        return [
-            mirror.topic
-            for mirror in image.link_mirrors(self._link)
-            if (restores.under_way(image, self._link, mirror.topic) and self._failed_over(mirror.topic))
-            or (mirror.restoring and not restores.back_states(image, self._link, mirror.topic))
-        ]
-
-    def _failed_over(self, topic: str) -> bool:
-        states = self._states(topic)
-        return bool(states) and all(state.phase is Phase.FAILED_OVER for state in states)
+        mirrors = image.link_mirrors(self._link)
+        return [one.topic for one in mirrors if restores.to_do(image, self._link, one.topic)]
 
     def _states(self, topic: str) -> list[MirrorPartition]:
         return self._controller.image.topic_partitions(self._link, topic)

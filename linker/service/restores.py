@@ -1,4 +1,5 @@
-"""Restoring sources after a failover: what they have beyond it, and asking for it. The link's runtime does the work."""
+"""Restoring sources after a failover or a promote: what they have beyond it, and asking for it. The link's runtime does the
+work."""
 
 from __future__ import annotations
 
@@ -54,11 +55,12 @@ class RestoreRequests(Switches):
         ]
 
     async def plan_restore(self, link: str, request: RestoreRequest) -> RestorePlan:
-        """The records that the source has beyond the failover now, or where a restore stands that was asked for."""
+        """The records that the source has beyond the take-over now, or where a restore stands that was asked for."""
         runtime = self._runtime(link)
         self._require_ready()
         partitions: list[RestorePartition] = []
         blockers: list[str] = []
+        warnings: list[str] = []
         looked: list[MirrorPartition] = []
         restored = self._restored(link)
         for topic in self._restorable(link, request):
@@ -74,6 +76,7 @@ class RestoreRequests(Switches):
                 blockers.append(why)
             else:
                 looked += self._image.topic_partitions(link, topic)
+                warnings += self._closed(link, topic)
         if looked:
             try:
                 self._check_joined(runtime)
@@ -87,7 +90,17 @@ class RestoreRequests(Switches):
             found, why_not = await self._look(runtime, looked, force=request.force)
             partitions += found
             blockers += why_not
-        return RestorePlan(link=link, partitions=partitions, blockers=list(dict.fromkeys(blockers)))
+        return RestorePlan(
+            link=link, partitions=partitions, blockers=list(dict.fromkeys(blockers)), warnings=warnings
+        )
+
+    def _closed(self, link: str, topic: str) -> list[str]:
+        return [
+            f"promote {job.id} closed topic {topic} at the source (--fence-source): its clients there are refused until "
+            "somebody takes that ACL away"
+            for (name, _), job in sorted(self._image.jobs.items())
+            if name == link and topic in job.source_fenced
+        ]
 
     def _asked_for(self, link: str, topic: str) -> bool:
         mirror = self._image.mirrors.get((link, topic))
@@ -106,7 +119,7 @@ class RestoreRequests(Switches):
                 shown = RestorePartition(
                     topic=state.topic,
                     partition=state.partition,
-                    state=RestoreState.FAILED_OVER,
+                    state=RestoreState(state.phase),
                     end=decide.end_of(state),
                     reason=state.reason,
                 )
@@ -121,7 +134,7 @@ class RestoreRequests(Switches):
     async def _beyond(
         self, runtime: LinkRuntime, state: MirrorPartition, until: float, *, force: bool
     ) -> dict[str, int | None]:
-        """The records of one partition beyond the failover; LinkerError if something is in the way."""
+        """The records of one partition beyond the take-over; LinkerError if something is in the way."""
         tp, end = state.tp, decide.end_of(state)
         mirror = self._image.mirrors[runtime.name, tp.topic]
         await self._check_target(runtime, mirror, state)

@@ -17,9 +17,10 @@ from admin.models import (
     SyncRequest,
 )
 from admin.service import IllegalState, MirrorNotFound, PreflightFailed
+from controller.decide import restores
 from controller.decide.reverse import reverse_of
 from controller.errors import ControllerError, listed
-from controller.phases import ENDED, SWITCHING
+from controller.phases import ENDED, LED_ELSEWHERE, SWITCHING
 from controller.state import SwitchEnd
 from linker.joined_sources import joins_source
 from linker.links.runtime import LinkRuntime
@@ -39,6 +40,7 @@ class Switches(Promotes):
             if not request.off:
                 self._check_joined(runtime)
                 self._check_whole(chosen)
+                self._check_not_begun(chosen)
             controller = self._sidecar.controller
             if not request.off and not dry_run:
                 await self._ensure_reverse(link)
@@ -158,8 +160,47 @@ class Switches(Promotes):
             if name is not None:
                 found.setdefault(name, []).append(topic)
             elif not all_:
+                self._refuse_promoted(link, topic)
                 raise MirrorNotFound(link, topic, None)
         return found
+
+    def _refuse_promoted(self, link: str, topic: str) -> None:
+        """IllegalState for a topic that was moved as a whole by a promote or a failover, whose source nobody took over."""
+        states = self._image.topic_partitions(link, topic)
+        if states and all(state.phase in ENDED for state in states) and not self._under_way(link, topic):
+            raise IllegalState(
+                f"topic {topic} is {states[0].phase}, and its source does not follow the target: linker mirror restore "
+                f"{topic} --link {link} has it follow, and linker mirror switch goes back then"
+            )
+
+    def _check_not_begun(self, chosen: Mapping[str, Sequence[str]]) -> None:
+        """A topic of which a promote moved a part, and nobody took over the source of that, is no longer one log: the
+        source's brokers may have records of their own in what was moved."""
+        for name, topics in chosen.items():
+            for topic in topics:
+                states = self._image.topic_partitions(name, topic)
+                over = [state for state in states if state.phase in LED_ELSEWHERE]
+                if not over or self._under_way(name, topic):
+                    continue
+                link = self._image.links[name].at or name
+                off = (
+                    f"end its sync (linker mirror sync {topic} --link {link} --off), "
+                    if self._image.mirrors[name, topic].sync
+                    else ""
+                )
+                raise IllegalState(
+                    f"of topic {topic} {len(over)} of {len(states)} partitions are the target's already, by a promote that "
+                    f"ended half way, and the source does not follow there: {off}promote the rest (linker mirror promote "
+                    f"{topic} --link {link}), then linker mirror restore {topic} --link {link} has the source follow, and "
+                    "linker mirror switch goes back"
+                )
+
+    def _under_way(self, link: str, topic: str) -> bool:
+        """A job moves it, or link brokers hold its source."""
+        jobs = self._image.running_jobs(link)
+        return any(topic in job.topics for job in jobs) or bool(
+            restores.back_states(self._image, link, topic)
+        )
 
     def _mirrored(self, link: str, topic: str) -> bool:
         """Whether the link copies the topic: neither before its take-over is through, nor after it was handed over."""
@@ -180,6 +221,7 @@ class Switches(Promotes):
             )
         async with self._changing:
             self._check_joined(self._runtime(link))
+            self._check_not_begun({link: topics})
             return await self._begin_promote(link, request, switch=True)
 
     async def plan_switch(self, link: str, request: PromoteRequest) -> PromotePlan:
@@ -205,6 +247,7 @@ class Switches(Promotes):
             raise IllegalState(
                 f"the source owns {forward} and the target {back}: name those that are to be switched together"
             )
+        self._check_not_begun(found)
         name, topics = next(iter(found.items()))
         return name, request.model_copy(update={"topics": topics, "all": False})
 

@@ -45,8 +45,37 @@ def failed_over(**changes: object) -> ControllerImage:
     return image
 
 
-def begun() -> ControllerImage:
-    image = failed_over()
+def promoted(**changes: object) -> ControllerImage:
+    """The same log, by a promote."""
+    return failed_over(phase=Phase.PROMOTED, failover=None, aligned_end=100, **changes)
+
+
+def test_what_was_promoted_is_restored_from_the_end_of_its_hand_over() -> None:
+    image = begun(promoted())
+    assert restores.end_of(image.partitions["l", TP]) == 100
+    assert restores.to_do(image, "l", "t")
+    image.replay(take_overs.note_shrinks(image, BACK, {TP: Shrink(100, ATTEMPT, LED, EXPORTED)}))
+    image.replay(take_overs.take(image, BACK, {TP: replace_isr()}, 0))
+    image.replay(take_overs.reverse(image, "l", ["t"], 0))
+    assert not restores.to_do(image, "l", "t")
+    image.replay(take_overs.end_forward(image, "l", ["t"], 0))
+    assert image.partitions[BACK, TP].phase is Phase.ACTIVE
+    assert ("l", "t") not in image.mirrors
+
+
+def test_the_end_of_a_switch_is_no_restore() -> None:
+    """Its mirror is promoted, too, and its source taken over: nobody gives that back."""
+    image = promoted()
+    image.replay(take_overs.begin(image, "l", {"t": OWNED}, 0))
+    assert not restores.to_do(image, "l", "t")
+    image = begun(promoted())
+    image.replay(restores.end(image, "l", ["t"], "a broker is down"))
+    assert restores.to_do(image, "l", "t"), "a restore that was given up is given back"
+    assert image.partitions["l", TP].reason == "the source is not restored: a broker is down"
+
+
+def begun(image: ControllerImage | None = None) -> ControllerImage:
+    image = image or failed_over()
     image.replay(restores.begin(image, "l", ["t"]))
     image.replay(take_overs.begin(image, "l", {"t": OWNED}, 0))
     return image
@@ -63,6 +92,8 @@ def noted() -> ControllerImage:
     [
         ({"phase": Phase.ACTIVE, "failover": None}, "failed over as a whole"),
         ({"failover": Failover(before=Phase.ACTIVE)}, "not written down"),
+        ({"phase": Phase.PROMOTED, "failover": None}, "not written down"),
+        ({"phase": Phase.HANDED_OVER, "failover": None, "aligned_end": 100}, "promoted or failed over"),
     ],
 )
 def test_only_what_was_failed_over_is_restored(changes: dict[str, object], why: str) -> None:

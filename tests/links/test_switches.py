@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from admin.service import IllegalState
+from controller.decide.reverse import reverse_name
 from controller.image import ControllerImage
-from controller.state import MirrorTopic
+from controller.phases import Phase
+from controller.state import Link, MirrorPartition, MirrorTopic
 from linker.service.switches import Switches
 
 
@@ -27,3 +29,50 @@ def test_a_mirror_without_the_first_records_is_not_switched(start: str) -> None:
         return
     with pytest.raises(IllegalState, match="orders is not mirrored from its first record on"):
         service._check_whole({"east": ["orders"]})
+
+
+def switches(*phases: Phase, sync: bool = False, back: bool = False) -> Switches:
+    """One topic with partitions in these phases. `back`: its source is being taken over, too."""
+    image = ControllerImage()
+    link = Link(name="east", source_cluster_id="s", properties={})
+    other = Link(name=reverse_name("east"), source_cluster_id="t", properties={}, reverse_of="east")
+    image.replay([link, other])
+    for name in ["east", other.name] if back else ["east"]:
+        mirror = MirrorTopic(
+            link=name, topic="orders", topic_id=b"\x01" * 16, source_topic_id=None, partitions=2, sync=sync
+        )
+        image.replay([mirror])
+        for index, phase in enumerate(phases):
+            state = Phase.TAKEN if name == other.name else phase
+            image.replay([MirrorPartition(link=name, topic="orders", partition=index, phase=state)])
+    sidecar: Any = SimpleNamespace(controller=SimpleNamespace(image=image))
+    return Switches(sidecar)
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_promote_that_ended_half_way_is_told_the_way(sync: bool) -> None:
+    found = switches(Phase.PROMOTED, Phase.ACTIVE, sync=sync)
+    with pytest.raises(IllegalState) as refused:
+        found._check_not_begun({"east": ["orders"]})
+    told = str(refused.value)
+    assert told.startswith(
+        "of topic orders 1 of 2 partitions are the target's already, by a promote that ended half way"
+    )
+    assert ("mirror sync orders --link east --off" in told) is sync
+    assert "promote the rest (linker mirror promote orders --link east)" in told
+    assert "linker mirror restore orders --link east" in told
+
+
+@pytest.mark.parametrize(
+    "found",
+    [switches(Phase.ACTIVE, Phase.ACTIVE), switches(Phase.HANDED_OVER, Phase.VALIDATED, back=True)],
+    ids=["not begun", "a switch"],
+)
+def test_what_is_no_half_promote_is_not_refused(found: Switches) -> None:
+    found._check_not_begun({"east": ["orders"]})
+
+
+def test_a_topic_that_was_promoted_without_sync_is_restored_first() -> None:
+    with pytest.raises(IllegalState, match="linker mirror restore orders --link east has it follow"):
+        switches(Phase.PROMOTED, Phase.PROMOTED)._by_link("east", ["orders"], all_=False)
+    assert switches(Phase.PROMOTED, Phase.PROMOTED)._by_link("east", [], all_=True) == {}
