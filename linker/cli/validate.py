@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -88,7 +89,8 @@ def run(
 ) -> None:
     """Compare every replica of the link's mirrors with the source, from where it was compared last.
 
-    Of topics that were switched: every replica at the source with the target's leader, in a run of its own.
+    Of topics that were switched: every replica at the source with the target's leader, in a run of its own; -o json is a
+    list then.
     `linker validate LINK` is the same as `linker validate run LINK`. Follows the run until it is done; Ctrl-C cancels it,
     and what is proved by then stays proved. Exit code 1 if anything differs or could not be compared.
     """
@@ -114,16 +116,19 @@ def run(
             return
         if dry_run:
             raise usage("--dry-run goes with --continuous and --stop; a run changes no mirror that is equal")
-        exits = []
+        runs = []
         for chosen in [topics] if topics else _by_direction(client, link):
             request = validated(StartValidationRequest, topics=chosen, all=not chosen, mode=mode.value)
-            begun = client.start_validation(link, request)
-            if no_wait:
-                ask.show(begun, validation_tables.run)
-                continue
-            note(f"validation {begun.id} started")
-            exits.append(_follow(client, begun.id, ask.output))
-        if not all(exits):
+            one = client.start_validation(link, request)
+            if not no_wait:
+                note(f"validation {one.id} started")
+                one = _ended(client, one.id)
+            runs.append(one)
+            if one.state == "CANCELLED":
+                break
+        if no_wait:
+            _show(runs, ask.output)
+        elif not _told_all(runs, ask.output):
             raise typer.Exit(1)
 
 
@@ -142,7 +147,7 @@ def attach(
 ) -> None:
     """Follow a run that was started before; Ctrl-C cancels it."""
     with ask.client() as client:
-        if not _follow(client, run_id, ask.output):
+        if not _told_all([_ended(client, run_id)], ask.output):
             raise typer.Exit(1)
 
 
@@ -259,8 +264,8 @@ def _told(run: ValidationRun) -> str:
     return one_line(", ".join(parts) + (f" ({run.reason})" if run.reason else ""))
 
 
-def _follow(client: AdminClient, run_id: str, form: Format) -> bool:
-    """Wait for the end and print the run; Ctrl-C cancels it. Whether all was compared, and is equal."""
+def _ended(client: AdminClient, run_id: str) -> ValidationRun:
+    """Wait for its end; Ctrl-C cancels it."""
     from admin.client import poll
 
     view = view_of(lambda: Lines(_step), drawn)
@@ -279,11 +284,27 @@ def _follow(client: AdminClient, run_id: str, form: Format) -> bool:
 
     with view:
         try:
-            one = ended()
+            return ended()
         except KeyboardInterrupt:
             client.cancel_validation(run_id)
-            one = ended()
-    emit(one, form, lambda: validation_tables.run(one))
+            return ended()
+
+
+def _show(runs: Sequence[ValidationRun], form: Format) -> None:
+    """One document: of one run, or a list."""
+    answer = runs[0] if len(runs) == 1 else runs
+    emit(answer, form, lambda: "\n\n".join(map(validation_tables.run, runs)))
+
+
+def _told_all(runs: Sequence[ValidationRun], form: Format) -> bool:
+    """Print them. Whether all was compared, and is equal."""
+    _show(runs, form)
+    bad = [one for one in runs if not _is_well(one)]
+    return not bad
+
+
+def _is_well(one: ValidationRun) -> bool:
+    """If not, one line why."""
     if one.mismatches:
         complain(f"{one.mismatches} replicas differ from the source")
     elif one.state != "DONE":

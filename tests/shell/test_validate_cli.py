@@ -44,6 +44,18 @@ def test_topics_of_both_owners_are_two_runs(cli: Cli, api: Running) -> None:
     assert cli("validate", "a").code == 1
 
 
+@pytest.mark.parametrize("options", [[], ["--no-wait"]])
+def test_two_runs_are_one_document(cli: Cli, api: Running, options: list[str]) -> None:
+    """A list of two; one run is itself, as ever."""
+    make(cli, "orders", "payments")
+    api.service.reversed = {"payments"}
+    both = json.loads(cli("validate", "a", "-o", "json", *options).out)
+    assert [one["topics"] for one in both] == [["orders"], ["payments"]]
+    assert "payments" in cli("validate", "a", *options).out
+    alone = json.loads(cli("validate", "a", "orders", "-o", "json", *options).out)
+    assert alone["topics"] == ["orders"]
+
+
 def test_what_differs_is_loud(cli: Cli, api: Running) -> None:
     make(cli, "orders")
     api.service.differs = "the CRCs differ"
