@@ -7,6 +7,9 @@ ISR have all that was acknowledged, and the link broker took no record.
 A link broker counts in the ISR like any replica. Where fewer real brokers are in it than min.insync.replicas, it would let
 writes pass that are refused without it, or, by the larger number of replicas, have some refused that pass now
 (`Partition.effectiveMinIsr`). So it does not come then, and does not go either; another one may take its place.
+
+A reassignment is complete when all that it adds are in the ISR. One that adds a link broker that nobody has follow never is,
+whatever else it adds, and no other can take its place: it is cancelled, and whoever asked for the rest asks again.
 """
 
 from __future__ import annotations
@@ -52,11 +55,6 @@ def sync_step(
     state = _state(partition, ours)
     if partition.leader < 0:
         return SyncStep(state, "it has no leader")
-    if not set(partition.adding) | set(partition.removing) <= set(link_brokers):
-        return SyncStep(
-            state,
-            f"somebody reassigns it (adding {list(partition.adding)}, removing {list(partition.removing)})",
-        )
     if not real:
         return SyncStep(state, "it has no replica but link brokers")
     if partition.leader in link_brokers:
@@ -69,9 +67,13 @@ def sync_step(
     dead = [b for b in ours if b in usable and b not in alive]
     chosen = [*kept, *rest, *dead][:count]
     order = (*real, *chosen)
-    if not set(partition.adding) <= set(chosen):
-        # One that is not to come any more. Without the cancel it stays in `adding`, and nothing else would ever complete.
-        return SyncStep(state, send=CancelReassignment())
+    if not set(partition.adding).intersection(link_brokers) <= set(chosen):
+        return SyncStep(state, _cancelled(partition, link_brokers), CancelReassignment())
+    if not set(partition.adding) | set(partition.removing) <= set(link_brokers):
+        return SyncStep(
+            state,
+            f"somebody reassigns it (adding {list(partition.adding)}, removing {list(partition.removing)})",
+        )
     if order == tuple(b for b in partition.replicas if b not in partition.removing):
         return SyncStep(state, _why_not(image, state, ours) if count else "")
     if set(chosen) != set(ours) and not (chosen and state is InSync.IN_SYNC):
@@ -83,6 +85,13 @@ def sync_step(
                 state, f"only {in_isr} of its own brokers are in the ISR, min.insync.replicas is {min_insync}"
             )
     return SyncStep(state, send=Reassign(order))
+
+
+def _cancelled(partition: PartitionView, link_brokers: Collection[int]) -> str:
+    """Nothing to say of one that only we can have asked for."""
+    own = (set(partition.adding) | set(partition.removing)).difference(link_brokers)
+    told = f"adding {list(partition.adding)}, removing {list(partition.removing)}"
+    return f"its reassignment ({told}) waits for a link broker that does not follow: cancelled" if own else ""
 
 
 def _state(partition: PartitionView, ours: Sequence[int]) -> InSync:

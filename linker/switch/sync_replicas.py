@@ -109,6 +109,9 @@ class SyncReplicas:
             if isinstance(one.send, Reassign | CancelReassignment)
         }
         elected = [tp for tp, one in steps.items() if isinstance(one.send, ElectPreferred)]
+        for tp, one in steps.items():
+            if isinstance(one.send, CancelReassignment) and one.reason:
+                log.warning("link %s: %s at the source: %s", self._link, tp, one.reason)
         if turns:
             await owner.reassign(turns, timeout=_TIMEOUT)
         if elected:

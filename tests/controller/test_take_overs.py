@@ -25,8 +25,8 @@ from controller.judge.take_over import (
     take_step,
 )
 from controller.phases import Phase
-from controller.plan.in_sync import InSync, sync_step
-from controller.plan.replicas import AlterIsr, ElectPreferred, Reassign
+from controller.plan.in_sync import InSync, SyncStep, sync_step
+from controller.plan.replicas import AlterIsr, CancelReassignment, ElectPreferred, Reassign
 from controller.plan.taken_configs import LATE, TAKEN_CONFIGS, before_take_over, changes
 from controller.plan.topic_configs import FORCED
 from controller.state import Attempt, Link, MirrorPartition, MirrorTopic, PromoteJob, SwitchEnd, Taken
@@ -401,6 +401,34 @@ def test_link_brokers_follow_last() -> None:
     assert step(led(800, (800, 1, 2))) == (InSync.IN_SYNC, ElectPreferred())
     assert step(led(800, (800, 2))) == (InSync.IN_SYNC, Reassign((2, 1, 800)))
     assert "none of" in step(led(800, (800,)))[1]  # type: ignore[index,operator]
+    # Also while somebody reassigns it: nobody can write until then.
+    assert step(led(800, (800, 1, 2), (800, 1, 2, 3), adding=(3,))) == (
+        InSync.IN_SYNC,
+        Reassign((1, 2, 3, 800)),
+    )
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_reassignment_that_a_link_broker_keeps_from_its_end_is_cancelled(count: int) -> None:
+    """It adds one that nobody has follow, and brokers of the cluster's own. One that follows keeps nobody waiting, and what
+    is somebody else's alone is left."""
+
+    def step(*adding: int) -> SyncStep:
+        partition = led(1, (1, 2), (1, 2, *adding), adding=adding)
+        return sync_step(cluster(partition), partition, OURS, (800,) if count else (), count, 2)
+
+    found = step(3, 801)
+    assert found.send == CancelReassignment()
+    assert found.reason == (
+        "its reassignment (adding [3, 801], removing []) waits for a link broker that does not follow: cancelled"
+    )
+    assert step(801) == SyncStep(InSync.FOLLOWING, "", CancelReassignment())
+    assert step(3).send is None
+    if count:
+        assert step(3, 800).send is None
+        assert "somebody reassigns" in step(3, 800).reason
+    else:
+        assert step(3, 800).send == CancelReassignment()
 
 
 def test_the_mirror_that_is_promoted_is_not_deleted_while_its_source_is_taken_over() -> None:
