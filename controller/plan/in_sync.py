@@ -48,7 +48,8 @@ def sync_step(
     count: int,
     min_insync: int | None,
 ) -> SyncStep:
-    """`link_brokers`: every id that is one of ours; `count` of the `candidates` are to be among the replicas, 0 to leave.
+    """`link_brokers`: every id that is one of ours; `count` of the `candidates` are to be among the replicas, and follow
+    once they are; 0 to leave.
     `min_insync`: the partition's min.insync.replicas, None where nobody has told it yet."""
     real = [b for b in partition.replicas if b not in link_brokers and b not in partition.removing]
     ours = [b for b in partition.replicas if b in link_brokers]
@@ -67,13 +68,14 @@ def sync_step(
     dead = [b for b in ours if b in usable and b not in alive]
     chosen = [*kept, *rest, *dead][:count]
     order = (*real, *chosen)
-    if not set(partition.adding).intersection(link_brokers) <= set(chosen):
-        return SyncStep(state, _cancelled(partition, link_brokers), CancelReassignment())
-    if not set(partition.adding) | set(partition.removing) <= set(link_brokers):
-        return SyncStep(
-            state,
-            f"somebody reassigns it (adding {list(partition.adding)}, removing {list(partition.removing)})",
-        )
+    others = not {*partition.adding, *partition.removing} <= set(link_brokers)
+    told = f"adding {list(partition.adding)}, removing {list(partition.removing)}"
+    come = {*chosen, *alive} if others else set(chosen)
+    if not set(partition.adding).intersection(link_brokers) <= come:
+        why = f"its reassignment ({told}) waits for a link broker that does not follow: cancelled"
+        return SyncStep(state, why if others else "", CancelReassignment())
+    if others:
+        return SyncStep(state, f"somebody reassigns it ({told})")
     if order == tuple(b for b in partition.replicas if b not in partition.removing):
         return SyncStep(state, _why_not(image, state, ours) if count else "")
     if set(chosen) != set(ours) and not (chosen and state is InSync.IN_SYNC):
@@ -85,13 +87,6 @@ def sync_step(
                 state, f"only {in_isr} of its own brokers are in the ISR, min.insync.replicas is {min_insync}"
             )
     return SyncStep(state, send=Reassign(order))
-
-
-def _cancelled(partition: PartitionView, link_brokers: Collection[int]) -> str:
-    """Nothing to say of one that only we can have asked for."""
-    own = (set(partition.adding) | set(partition.removing)).difference(link_brokers)
-    told = f"adding {list(partition.adding)}, removing {list(partition.removing)}"
-    return f"its reassignment ({told}) waits for a link broker that does not follow: cancelled" if own else ""
 
 
 def _state(partition: PartitionView, ours: Sequence[int]) -> InSync:

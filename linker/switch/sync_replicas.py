@@ -133,9 +133,11 @@ class SyncReplicas:
                 continue
             for index, partition in topic.partitions.items():
                 tp = TopicPartition(name, index)
-                follower = self._follower(tp) if sync else None
-                # While nobody leads the mirror, all stays as it is.
-                candidates = [b for b in partition.replicas if b in link] if follower is None else [follower]
+                follower = self._follower(tp)
+                candidates = [] if follower is None else [follower]
+                if follower is None and (self._link, tp) in self._controller.image.partitions:
+                    # While nobody leads the mirror, all stays as it is.
+                    candidates = [b for b in partition.replicas if b in link]
                 steps[tp] = sync_step(
                     image,
                     partition,

@@ -210,6 +210,30 @@ def test_they_leave_when_sync_ends() -> None:
         asyncio.run(main(how))
 
 
+@pytest.mark.parametrize("mirrored", [True, False])
+def test_a_reassignment_that_a_link_broker_keeps_from_its_end_is_cancelled(mirrored: bool) -> None:
+    """A request that came late names a broker of the cluster, and a link broker that does not follow: nobody else's request
+    could end it. The one that follows then comes back, if there is a mirror."""
+
+    async def main() -> None:
+        kraft, sync, controller, _ = await rig()
+        kraft.register(3)
+        if not mirrored:
+            await controller.delete_mirror("l", "t")
+            FOLLOWER[TP] = None
+        kraft.reassign(TP, (1, 2, 3, 801))
+        kraft.reassign(TP, (1, 2, 3))
+        assert kraft.partitions[TP].adding == (3, 801)
+        kraft.partitions[TP] = replace(kraft.partitions[TP], isr=(1, 2, 3), partition_epoch=4)
+        for _ in range(3):
+            await sync._once()
+            kraft.records += 1
+        assert kraft.partitions[TP].replicas == ((1, 2, 800) if mirrored else (1, 2))
+        assert kraft.partitions[TP].adding == ((800,) if mirrored else ())
+
+    asyncio.run(main())
+
+
 def test_one_that_leads_unasked_steps_down() -> None:
     async def main() -> None:
         kraft, sync, _, rescuer = await rig()

@@ -429,6 +429,8 @@ def test_a_reassignment_that_a_link_broker_keeps_from_its_end_is_cancelled(count
         assert "somebody reassigns" in step(3, 800).reason
     else:
         assert step(3, 800).send == CancelReassignment()
+        partition = led(1, (1, 2), (1, 2, 3, 800), adding=(3, 800))
+        assert "somebody reassigns" in sync_step(cluster(partition), partition, OURS, (800,), 0, 2).reason
 
 
 def test_the_mirror_that_is_promoted_is_not_deleted_while_its_source_is_taken_over() -> None:

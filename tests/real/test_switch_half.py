@@ -20,7 +20,7 @@ from tests.real.test_switch import real
 from wire.frames.types import TopicPartition
 
 pytestmark = [pytest.mark.timeout(420), pytest.mark.slow]
-PARTITIONS = 40  # more than go through a promote together: the first four are handed over before the others are looked at
+PARTITIONS = 40  # more than go through a promote together: those before the last batch are handed over
 TOPIC = SourceTopic("orders", PARTITIONS, lambda _filler, _topic: None)
 MOVED = TopicPartition("orders", 0)
 
