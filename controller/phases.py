@@ -49,7 +49,7 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     _P.LINKING: frozenset({_P.ACTIVE, _P.PAUSED, _P.FAILED}),
     _P.TAKING: frozenset({_P.TAKEN}),
     _P.TAKEN: frozenset({_P.ACTIVE, _P.TAKING}),
-    # TAKING: only what was taken over is given back, when the switch is finished (decide/take_overs.finish)
+    # TAKING: only what was taken over is given back, when the switch is finished (decide/give_backs.finish)
     _P.ACTIVE: frozenset({_P.CATCHING_UP, _P.PAUSED, _P.FAILED, _P.FENCED, _P.TAKING}),
     _P.PAUSED: frozenset({_P.ACTIVE, _P.LINKING, _P.FAILED, _P.FENCED}),
     _P.CATCHING_UP: frozenset({_P.FENCED, _P.ACTIVE}),

@@ -53,6 +53,13 @@ def partition_of(image: ControllerImage, link: str, tp: TopicPartition) -> Mirro
     return state
 
 
+def partition_in(image: ControllerImage, link: str, tp: TopicPartition, phase: Phase) -> MirrorPartition:
+    state = partition_of(image, link, tp)
+    if state.phase is not phase:
+        raise Refused(f"{tp} of link {link!r} is {state.phase}, not {phase}")
+    return state
+
+
 def create_mirror(
     image: ControllerImage, mirror: MirrorTopic, states: Sequence[MirrorPartition]
 ) -> list[Record]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from controller.decide import take_overs
+from controller.decide import give_backs, reversals, take_overs
 from controller.decide.mirrors import Leadership
 from controller.decide.take_overs import OwnerTopic, Shrink, link_against
 from controller.image import ControllerImage
@@ -60,24 +60,24 @@ class TakeOverRecords:
         await self._decide(lambda image: take_overs.take(image, self.back, leaderships, self._now()))
 
     async def give_back(self, topics: Collection[str]) -> None:
-        await self._decide(lambda image: take_overs.give_back(image, self.back, topics, self._now()))
+        await self._decide(lambda image: give_backs.give_back(image, self.back, topics, self._now()))
 
     async def note_widening(self, attempts: Mapping[TopicPartition, Attempt]) -> None:
-        await self._decide(lambda image: take_overs.note_widening(image, self.back, attempts))
+        await self._decide(lambda image: give_backs.note_widening(image, self.back, attempts))
 
     async def forget_ends(self, tps: Collection[TopicPartition]) -> None:
-        await self._decide(lambda image: take_overs.forget_ends(image, self.back, tps))
+        await self._decide(lambda image: give_backs.forget_ends(image, self.back, tps))
 
     async def given_back(self, topics: Collection[str]) -> None:
-        await self._decide(lambda image: take_overs.given_back(image, self.back, topics, self._now()))
+        await self._decide(lambda image: give_backs.given_back(image, self.back, topics, self._now()))
 
     async def reverse(self, topics: Sequence[str], led: Collection[TopicPartition] = ()) -> None:
         """The other cluster's own brokers lead: the mirrors in the cluster that was left follow them. `led`: its metadata
         log says so of these, and the state may not yet."""
-        await self._decide(lambda image: take_overs.reverse(image, self.link, topics, self._now(), led))
+        await self._decide(lambda image: reversals.reverse(image, self.link, topics, self._now(), led))
 
     async def begin_finish(self, topics: Collection[str], ending: SwitchEnd) -> None:
-        await self._decide(lambda image: take_overs.begin_finish(image, self.back, topics, ending))
+        await self._decide(lambda image: give_backs.begin_finish(image, self.back, topics, ending))
 
     def to_finish(self) -> dict[str, MirrorTopic]:
         """Topics whose switch is to be final, with the mirrors in the cluster that was left."""
@@ -85,11 +85,11 @@ class TakeOverRecords:
 
     async def finish(self, topics: Collection[str]) -> None:
         """The switch is final: the mirrors in the cluster that was left are given back to its brokers."""
-        await self._decide(lambda image: take_overs.finish(image, self.back, topics, self._now()))
+        await self._decide(lambda image: give_backs.finish(image, self.back, topics, self._now()))
 
     async def end_forward(self, topics: Sequence[str]) -> None:
         """The mirrors that were promoted are over."""
-        await self._decide(lambda image: take_overs.end_forward(image, self.link, topics, self._now()))
+        await self._decide(lambda image: reversals.end_forward(image, self.link, topics, self._now()))
 
     async def _decide(self, decide: Callable[[ControllerImage], Sequence[Record]]) -> None:
         await self._controller.decide(lambda image: (decide(image), None))

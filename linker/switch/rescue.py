@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
-from controller.decide.take_overs import left_taken
+from controller.decide.give_backs import left_taken
 from fleet.link_controller import LinkController
 from linker.switch.take_over import TakeOver
 from wire.errors import LinkerError

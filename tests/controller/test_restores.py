@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.decide import restores, take_overs
+from controller.decide import restores, reversals, take_overs
 from controller.decide.mirrors import Leadership
 from controller.decide.reverse import reverse_name
 from controller.decide.take_overs import OwnerTopic, Shrink
@@ -116,8 +116,8 @@ def test_to_the_end_the_failover_counts_as_the_end_and_the_forward_mirror_goes()
     taken = image.partitions[BACK, TP].taken
     assert taken is not None
     assert (taken.end, taken.epochs) == (100, ((2, 0), (3, 70)))
-    image.replay(take_overs.reverse(image, "l", ["t"], 0))
-    image.replay(take_overs.end_forward(image, "l", ["t"], 0))
+    image.replay(reversals.reverse(image, "l", ["t"], 0))
+    image.replay(reversals.end_forward(image, "l", ["t"], 0))
     assert image.partitions[BACK, TP].phase is Phase.ACTIVE
     assert ("l", "t") not in image.mirrors
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from controller.cluster_view import ImageView
-from controller.decide import promotes, take_overs
+from controller.decide import give_backs, promotes, reversals, take_overs
 from controller.decide.mirrors import Leadership, delete_mirror
 from controller.decide.reverse import reverse_name, set_sync
 from controller.decide.take_overs import OwnerTopic, Shrink
@@ -110,7 +110,7 @@ def test_a_switch_hands_over_only_what_is_taken() -> None:
         validate(taking(image))
     validate(taken(image))
     promotes.note_attempts(image, "l", {TP: ATTEMPT})
-    image.replay(take_overs.give_back(image, BACK, ["t"], 0))
+    image.replay(give_backs.give_back(image, BACK, ["t"], 0))
     with pytest.raises(Refused, match="not taken over"):
         promotes.note_attempts(image, "l", {TP: ATTEMPT})
     validate(image_of(switch=False))
@@ -118,7 +118,7 @@ def test_a_switch_hands_over_only_what_is_taken() -> None:
 
 def test_nothing_leads_forward_from_giving_back() -> None:
     image = taken(taking(image_of()))
-    image.replay(take_overs.give_back(image, BACK, ["t"], 0))
+    image.replay(give_backs.give_back(image, BACK, ["t"], 0))
     assert image.partitions[BACK, TP].phase is Phase.TAKING
     for again in (
         lambda: take_overs.take(image, BACK, {TP: Leadership(800, 4, (800,))}, 0),
@@ -127,7 +127,7 @@ def test_nothing_leads_forward_from_giving_back() -> None:
     ):
         with pytest.raises(Refused, match="given back"):
             again()
-    image.replay(take_overs.given_back(image, BACK, ["t"], 0))
+    image.replay(give_backs.given_back(image, BACK, ["t"], 0))
     assert (BACK, "t") not in image.mirrors
     taken(taking(image))  # another time
 
@@ -135,18 +135,18 @@ def test_nothing_leads_forward_from_giving_back() -> None:
 def test_a_switch_that_is_to_be_final_goes_nowhere_else() -> None:
     image = taken(taking(image_of()))
     with pytest.raises(Refused, match="only a topic that was switched"):
-        take_overs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED)
+        give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED)
     image.replay([replace(image.partitions[BACK, TP], phase=Phase.ACTIVE)])
-    image.replay(take_overs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED))
-    assert take_overs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED) == []
+    image.replay(give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED))
+    assert give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED) == []
     with pytest.raises(Refused, match="no way back"):
         promotes.begin_promote(image, BACK, ["t"], 0)
     with pytest.raises(Refused, match="no way back"):
         set_sync(image, BACK, ["t"], True)
-    image.replay(take_overs.finish(image, BACK, ["t"], 0))
+    image.replay(give_backs.finish(image, BACK, ["t"], 0))
     assert image.mirrors[BACK, "t"].finished
     with pytest.raises(Refused, match="only a topic that was switched"):
-        take_overs.begin_finish(image, BACK, ["t"], SwitchEnd.DELETED)
+        give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.DELETED)
 
 
 def test_configs_of_a_late_request_are_put_back() -> None:
@@ -162,8 +162,8 @@ def test_configs_of_a_late_request_are_put_back() -> None:
         return changes(image, "l", BACK, lambda _, __: overrides, now)
 
     assert changed(before, 1) == {}, "the take-over itself sets them"
-    image.replay(take_overs.give_back(image, BACK, ["t"], 0))
-    image.replay(take_overs.given_back(image, BACK, ["t"], 7))
+    image.replay(give_backs.give_back(image, BACK, ["t"], 0))
+    image.replay(give_backs.given_back(image, BACK, ["t"], 7))
     assert changed(before, 8) == {}
     assert changed(None, 8) == {}, "the topic is gone"
     assert changed({**before, "min.insync.replicas": "1"}, 8) == {}, "somebody else's change"
@@ -187,8 +187,8 @@ def test_a_late_request_does_not_undo_what_was_followed_meanwhile() -> None:
     mirror = image.mirrors[BACK, "t"]
     followed = {**FORCED, "min.insync.replicas": "3"}
     image.replay([replace(mirror, copied_configs=followed, restore_configs=dict.fromkeys(FORCED, "5"))])
-    image.replay(take_overs.give_back(image, BACK, ["t"], 0))
-    image.replay(take_overs.given_back(image, BACK, ["t"], 7))
+    image.replay(give_backs.give_back(image, BACK, ["t"], 0))
+    image.replay(give_backs.given_back(image, BACK, ["t"], 7))
     put_back = changes(image, "l", BACK, lambda _, __: TAKEN_CONFIGS, 8)
     assert put_back == {"t": {**dict.fromkeys(FORCED, "5"), "min.insync.replicas": "3"}}
 
@@ -211,17 +211,17 @@ def test_configs_of_a_topic_that_was_taken_stay_for_as_long_as_it_is() -> None:
 def test_it_runs_the_other_way_only_after_the_hand_over() -> None:
     image = taken(taking(image_of()))
     validate(image)
-    assert take_overs.reverse(image, "l", ["t"], 0) == []
+    assert reversals.reverse(image, "l", ["t"], 0) == []
     with pytest.raises(Refused, match="not reversed"):
-        take_overs.end_forward(image, "l", ["t"], 0)
+        reversals.end_forward(image, "l", ["t"], 0)
     image.replay([replace(image.jobs["l", 1], source_fenced=("t",))])
     for phase in (Phase.HANDED_OVER, Phase.PROMOTED):
         image.replay(promotes.advance(image, "l", [TP], phase, 0))
     with pytest.raises(Refused, match="not reversed"):
-        take_overs.end_forward(image, "l", ["t"], 0)
-    image.replay(take_overs.reverse(image, "l", ["t"], 0))
+        reversals.end_forward(image, "l", ["t"], 0)
+    image.replay(reversals.reverse(image, "l", ["t"], 0))
     assert image.partitions[BACK, TP].phase is Phase.ACTIVE
-    image.replay(take_overs.end_forward(image, "l", ["t"], 0))
+    image.replay(reversals.end_forward(image, "l", ["t"], 0))
     assert ("l", "t") not in image.mirrors
     assert image.jobs["l", 1].source_fenced == ()
 
@@ -229,16 +229,16 @@ def test_it_runs_the_other_way_only_after_the_hand_over() -> None:
 def test_it_runs_the_other_way_as_soon_as_the_metadata_log_says_who_leads() -> None:
     """Not before the hand-over can have been sent, and only what the log was asked about."""
     image = taken(taking(image_of()))
-    assert take_overs.reverse(image, "l", ["t"], 0, {TP}) == []
+    assert reversals.reverse(image, "l", ["t"], 0, {TP}) == []
     image.replay([replace(image.partitions["l", TP], phase=Phase.ALIGNED)])
-    assert take_overs.reverse(image, "l", ["t"], 0, {TP}) == []
+    assert reversals.reverse(image, "l", ["t"], 0, {TP}) == []
     validate(image)
-    assert take_overs.reverse(image, "l", ["t"], 0, {TopicPartition("t", 7)}) == []
-    image.replay(take_overs.reverse(image, "l", ["t"], 0, {TP}))
+    assert reversals.reverse(image, "l", ["t"], 0, {TopicPartition("t", 7)}) == []
+    image.replay(reversals.reverse(image, "l", ["t"], 0, {TP}))
     assert image.partitions[BACK, TP].phase is Phase.ACTIVE
     assert image.partitions["l", TP].phase is Phase.VALIDATED
     image.replay(promotes.advance(image, "l", [TP], Phase.HANDED_OVER, 0))
-    assert take_overs.reverse(image, "l", ["t"], 0, {TP}) == []
+    assert reversals.reverse(image, "l", ["t"], 0, {TP}) == []
 
 
 def cluster(partition: Partition, *fenced: int) -> ImageView:

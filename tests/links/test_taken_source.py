@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from controller.decide import take_overs
+from controller.decide import give_backs
 from controller.image import ControllerImage
 from controller.judge.alignment import SourceEnd
 from linker.promote.fleet_ports import ListedSourceEnds
@@ -90,6 +90,6 @@ async def test_before_and_afterwards_its_leader_is_asked(fake: FakeCluster, sour
     assert found.ends([TP]) == {} and found.reader(TP) is None
     await ListedSourceEnds(source, found).ends([TP], timeout=5)
     assert fake.counts["list_offsets"]
-    image.replay(take_overs.give_back(taken(image), BACK, ["t"], 0))
+    image.replay(give_backs.give_back(taken(image), BACK, ["t"], 0))
     assert found.ends([TP]) == {}
     assert TakenSource("l", ControllerImage, source).ends([TP]) == {}

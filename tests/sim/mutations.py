@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller import keys
-from controller.decide import take_overs
+from controller.decide import give_backs, take_overs
 from controller.judge import take_over
 from controller.operations import Delete, Operation, Put
 from controller.plan import taken_configs
@@ -243,6 +243,7 @@ def _unclean_elections() -> list[Patch]:
     return [
         (switching, "TAKEN_CONFIGS", taken),
         (take_overs, "TAKEN_CONFIGS", taken),
+        (give_backs, "TAKEN_CONFIGS", taken),
         (taken_configs, "TAKEN_CONFIGS", taken),
         (taken_configs, "FORCED", forced),
     ]

@@ -1,0 +1,148 @@
+"""Give-backs: link brokers lead a topic of the cluster that was left, and that cluster's own brokers come to lead it again.
+
+A switch that is abandoned ends so, a switch that is finished, and link brokers that led only because all others had died.
+
+Invariants:
+- Giving back is written first (`given_back`, TAKING), before anything is sent that gives a partition back, and nothing leads
+  from there to TAKEN again.
+- The epochs of each AlterPartition (`attempt`) are written before it leaves, so that the mirror is removed only when none of
+  them can be carried out any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from controller.decide.mirrors import change, mirror_of, partition_in, partition_of
+from controller.decide.source_fence import debts
+from controller.decide.take_overs import link_against
+from controller.errors import NotFound, Refused, listed
+from controller.image import ControllerImage
+from controller.phases import LED_ELSEWHERE, SWITCHING, Phase
+from controller.plan.taken_configs import TAKEN_CONFIGS
+from controller.state import Attempt, ConfigsPutBack, MirrorTopic, Record, RemoveMirror, SwitchEnd
+from wire.frames.types import TopicPartition
+
+
+def give_back(image: ControllerImage, link: str, topics: Collection[str], now: int) -> list[Record]:
+    """TAKEN -> TAKING, before anything is sent that gives a partition back."""
+    mirrors = [mirror for topic in topics if (mirror := image.mirrors.get((link, topic))) is not None]
+    taken = [
+        state.tp
+        for topic in topics
+        for state in image.topic_partitions(link, topic)
+        if state.phase is Phase.TAKEN
+    ]
+    forward = link_against(image, link).name
+    over = [
+        str(tp)
+        for tp in taken
+        if (topic := image.topic_partitions(forward, tp.topic))
+        and any(s.phase in (Phase.HANDED_OVER, Phase.PROMOTED) for s in topic)
+    ]
+    if over:
+        raise Refused(
+            f"{listed(over)}: the other cluster owns a part of the topic, so all of it is handed over"
+        )
+    marked = [replace(mirror, given_back=True) for mirror in mirrors if not mirror.given_back]
+    return [*marked, *change(image, link, taken, Phase.TAKING, now)]
+
+
+def note_widening(
+    image: ControllerImage, link: str, attempts: Mapping[TopicPartition, Attempt]
+) -> list[Record]:
+    """Before an AlterPartition that takes real brokers into the ISR."""
+    return [
+        replace(partition_in(image, link, tp, Phase.TAKING), attempt=attempt)
+        for tp, attempt in attempts.items()
+    ]
+
+
+def given_back(image: ControllerImage, link: str, topics: Iterable[str], now: int) -> list[Record]:
+    """Real brokers lead all of these topics again, and no AlterPartition that was sent can be carried out any more."""
+    records: list[Record] = []
+    for topic in topics:
+        for state in image.topic_partitions(link, topic):
+            partition_in(image, link, state.tp, Phase.TAKING)
+        if (mirror := image.mirrors.get((link, topic))) is not None:
+            records += [*configs_put_back(image, mirror, now), RemoveMirror(link, topic)]
+    return records
+
+
+def configs_put_back(image: ControllerImage, mirror: MirrorTopic, now: int) -> list[Record]:
+    """Link brokers led the topic, and its own brokers do again. Noted with the mirror that follows them now, if any. The
+    mirror may have followed its owner's configs meanwhile: then those of them are noted that a late request would undo."""
+    follows = image.mirrors.get((link_against(image, mirror.link).name, mirror.topic))
+    if follows is None:
+        return []
+    before = {
+        name: mirror.restore_configs.get(name, mirror.copied_configs.get(name)) for name in TAKEN_CONFIGS
+    }
+    return [replace(follows, put_back=ConfigsPutBack(at=now, configs=before))]
+
+
+def begin_finish(image: ControllerImage, link: str, topics: Iterable[str], ending: SwitchEnd) -> list[Record]:
+    """The operator's word that the switch of these topics is final. Said already: no change."""
+    records: list[Record] = []
+    for topic in topics:
+        mirror = mirror_of(image, link, topic)
+        if mirror.ending is ending:
+            continue
+        for state in image.topic_partitions(link, topic):
+            if state.phase is not Phase.ACTIVE or state.taken is None:
+                raise Refused(f"{state.tp} is {state.phase}: only a topic that was switched can be finished")
+        records.append(replace(mirror, ending=ending, sync=False))
+    return records
+
+
+def finish(image: ControllerImage, link: str, topics: Iterable[str], now: int) -> list[Record]:
+    """ACTIVE -> TAKING: the switch of these topics is final, and the brokers of the cluster that was left lead them again.
+    They are closed there before, or this would be a fork. Begun already: no change."""
+    records: list[Record] = []
+    for topic in topics:
+        mirror = mirror_of(image, link, topic)
+        states = image.topic_partitions(link, topic)
+        if mirror.given_back:
+            continue
+        for state in states:
+            if state.phase is not Phase.ACTIVE or state.taken is None:
+                raise Refused(f"{state.tp} is {state.phase}: only a topic that was switched can be finished")
+        records.append(replace(mirror, given_back=True, finished=True, sync=False))
+        records += change(image, link, [state.tp for state in states], Phase.TAKING, now)
+    return records
+
+
+def forget_ends(image: ControllerImage, link: str, tps: Iterable[TopicPartition]) -> list[Record]:
+    """Brokers of the cluster lead these again and take records, while the rest of their topic is being given back. If link
+    brokers come to lead them once more, their log ends elsewhere. `link`: the one back."""
+    return [
+        replace(state, taken=None, session_epoch=-1)
+        for tp in tps
+        if (state := partition_of(image, link, tp)).phase is Phase.TAKING and state.taken is not None
+    ]
+
+
+def left_taken(image: ControllerImage, link: str) -> list[str]:
+    """Topics of `link` that are TAKING or TAKEN, and that nobody is about to go on with: no promote and no debt of one, no
+    restore, and no finish. Link brokers led them because all others had died, and whoever gave them back has ended."""
+    try:
+        back = link_against(image, link).name
+    except NotFound:
+        return []
+    busy = {topic for job in image.running_jobs(link) for topic in job.topics}
+    for job_id, owed in debts(image, link).items():
+        busy.update(owed if image.jobs[link, job_id].switch else ())
+    found = []
+    for mirror in image.link_mirrors(back):
+        forward = image.mirrors.get((link, mirror.topic))
+        states = image.topic_partitions(back, mirror.topic)
+        if (
+            mirror.topic not in busy
+            and mirror.ending is None
+            and not (forward is not None and forward.restoring)
+            and any(state.phase in SWITCHING for state in states)
+            and not any(state.phase in LED_ELSEWHERE for state in image.topic_partitions(link, mirror.topic))
+        ):
+            found.append(mirror.topic)
+    return found
