@@ -20,13 +20,14 @@
 - `latency`: how long records take from the source to a replica
 - `link_fetcher`: assigns each partition of a link to a source node, and reacts when a node does not serve it
 - `pace`: the time of the next request to a source node, and how long the node may wait with its answer
-- `partition_copy`: one mirror partition: the state of its source and the progress of its followers
+- `partition_copy`: one mirror partition: its windows and the progress of its followers, on top of the source's log
 - `progress`: the progress of one follower, by its own fetches
 - `resolve`: judges the source's metadata: same topic, leader, log start and log end
 - `resolve_queue`: the order in which partitions are resolved: in batches, so that none waits for another
 - `source_connection`: a connection to one source node that is opened again whenever it ends
 - `source_errors`: the fate of a cursor whose source node answers with an error or with another log
 - `source_fetcher`: the fetch session with one source node, on one connection
+- `source_log`: the source's log of one partition, as its answers tell of it
 - `source_owner`: the interface of the owner of a source fetcher, which decides where the fetcher only notices
 - `source_ports`: the sizes and times of a source fetcher
 - `source_rate`: the rate limit of a link, and its share while clients write

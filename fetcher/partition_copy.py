@@ -1,4 +1,4 @@
-"""One mirror partition: what is known of its source, and its followers' progress. No I/O and no clock.
+"""One mirror partition: its windows and the progress of its followers, on top of the source's log (source_log.py). No I/O, no clock.
 
 Invariants:
 - After a restart every follower resumes at its own log end: where it asks is where it is read for (cursors.py).
@@ -12,28 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from fetcher.cursor import Cursor
 from fetcher.cursors import CursorHost, Cursors
-from fetcher.epochs import EpochHistory, EpochNoted
+from fetcher.epochs import EpochNoted
 from fetcher.latency import ReplicationLatency
 from fetcher.progress import UNKNOWN_OFFSET, FollowerLogs, FollowerProgress, TruncationDebts
+from fetcher.source_log import SourceLog
 from fetcher.spec import FetcherEvents, MirrorSpec
 from fetcher.window import WindowChunk, WindowRead
-from wire.frames.types import TopicPartition
 
 MAX_OFFSET = (1 << 63) - 1
 
 
-class Feed(Protocol):
-    """The follower at the source that reads for a partition (in_sync.py)."""
-
-    def replica_moved(self, mirror: PartitionCopy) -> None:
-        """A replica has shown where it is."""
-
-
-class PartitionCopy:
+class PartitionCopy(SourceLog):
     def __init__(
         self,
         spec: MirrorSpec,
@@ -46,36 +38,11 @@ class PartitionCopy:
         attach_grace: float = 2.0,
         latency: ReplicationLatency | None = None,
     ) -> None:
-        self.spec = spec
-        self.tp: TopicPartition = spec.topic_partition
-        self.high_watermark = UNKNOWN_OFFSET
-        self.last_stable_offset = UNKNOWN_OFFSET
-        #: The source's log start offset, lifted to the mirror's start offset.
-        self.log_start_offset = UNKNOWN_OFFSET
-        self.source_leader_epoch = -1
-        #: Source epochs that the source's present leader does not know although its log has them, as was looked up.
-        self.forgotten_epochs: set[int] = set()
-        self.loaded = False
-        #: Whether the source has said where it ends since it was last asked to; not so while paused.
-        self.end_known = False
-        #: Whether the source has answered since this leader epoch of the target began. If not, whoever led before may have
-        #: been told more of it than we were.
-        self.heard = False
-        self.failed: str | None = None
-        self.paused = False
-        self.closed = False
-        #: Why the source gives nothing just now; None when it does.
-        self.trouble: str | None = None
-        self.unavailable_since: float | None = None
-        #: Where a follower found records damaged, until one has got past that.
-        self._damaged_at: int | None = None
+        super().__init__(spec, events)
         self.followers: dict[int, FollowerProgress] = {}
         self.follower_logs = FollowerLogs()
         self.untruncated = TruncationDebts(spec.untruncated)
         self.listeners: set[Callable[[PartitionCopy], None]] = set()
-        #: Set once records beyond the source's high watermark may come. Followers are then told the source's high
-        #: watermark, however far they are.
-        self.feed: Feed | None = None
         #: The source is asked for nothing from this offset on.
         self.fetch_until = MAX_OFFSET
         self.bytes_fetched = 0
@@ -87,7 +54,6 @@ class PartitionCopy:
         self.largest_batch = 0
         self._mirrored_to = UNKNOWN_OFFSET
         self._latency = latency or ReplicationLatency()
-        self._events = events
         self._host = host
         self._attach_grace = attach_grace
         self._cursors: Cursors[PartitionCopy] = Cursors(
@@ -98,12 +64,8 @@ class PartitionCopy:
             detach_after=detach_after,
             attach_grace=attach_grace,
         )
-        self._epochs = EpochHistory(spec.source_epochs)
-        #: The history differs from the one that was written down last.
-        self.epochs_unwritten = False
         #: The target's leader epoch under which followers were seen; None before it was told.
         self._led_under: int | None = None
-        self._loaded_at = 0.0
 
     def __repr__(self) -> str:
         return f"<PartitionCopy {self.tp} hw={self.high_watermark} cursors={len(self.cursors)}>"
@@ -138,25 +100,10 @@ class PartitionCopy:
             for replica in replicas
         )
 
-    @property
-    def may_fetch(self) -> bool:
-        return (
-            self.loaded and self.failed is None and not self.paused and not self.closed and not self.spec.held
-        )
-
     def replicas_may_come(self, now: float) -> bool:
         """Some replica was not heard of yet, and followers have not been served for long."""
         silent = any(replica not in self.followers for replica in self.spec.target_replicas)
         return silent and now - self._loaded_at < 5 * self._attach_grace
-
-    @property
-    def loaded_since(self) -> float | None:
-        """Monotonic: since when followers are served."""
-        return self._loaded_at if self.loaded else None
-
-    @property
-    def source_epochs(self) -> tuple[tuple[int, int], ...]:
-        return self._epochs.entries
 
     def load(self, high_watermark: int, last_stable_offset: int, log_start_offset: int, now: float) -> None:
         """First knowledge of the source's offsets; from here on followers are served."""
@@ -167,34 +114,6 @@ class PartitionCopy:
             if self.spec.fetch_offset is not None and not self.cursors:
                 self._cursors.begin(max(self.spec.fetch_offset, self.log_start_offset), now)
             self.notify()
-
-    def note_answer(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> bool:
-        """`note_offsets` of what the source says of itself just now."""
-        self.end_known, self.heard = not self.paused, True
-        return self.note_offsets(high_watermark, last_stable_offset, log_start_offset)
-
-    def note_silence(self) -> None:
-        """The source was asked just now, and its offsets are what they were."""
-        self.end_known, self.heard = not self.paused, True
-
-    def note_offsets(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> bool:
-        """Take over what a source answer tells; True if any of it is news.
-
-        The high watermark of a new source leader (or of another replica) may lag for a moment; it goes back only when a
-        truncation was established, so followers never see it jump.
-        """
-        changed = False
-        if high_watermark > self.high_watermark:
-            self.high_watermark = high_watermark
-            changed = True
-        if last_stable_offset > self.last_stable_offset:
-            self.last_stable_offset = last_stable_offset
-            changed = True
-        start = max(log_start_offset, self.spec.start_offset)
-        if start > self.log_start_offset:
-            self.log_start_offset = start
-            changed = True
-        return changed
 
     def add_chunks(
         self,
@@ -245,21 +164,6 @@ class PartitionCopy:
             if news and known:
                 self._events.source_truncated(self.tp, offset, tuple(sorted(self.untruncated)))
         self._events.source_epoch(self.tp, epoch, offset)
-
-    def epochs_written(self, entries: tuple[tuple[int, int], ...]) -> None:
-        """This history is in the controller's state."""
-        if self.epochs_unwritten and entries == self._epochs.entries:
-            self.epochs_unwritten = False
-            if self.feed is not None:
-                self.feed.replica_moved(self)
-
-    def source_epoch_before(self, offset: int) -> int:
-        """The source's leader epoch of the batch before `offset`, -1 if it was not seen."""
-        return self._epochs.before(offset)
-
-    def end_of_source_epoch(self, epoch: int) -> int | None:
-        """Where our copy of a source epoch ends, None if it is the last one (or unknown)."""
-        return self._epochs.end_of(epoch)
 
     def truncate(self, offset: int) -> None:
         """The source no longer has anything from `offset` on: nor may the followers."""
@@ -470,25 +374,9 @@ class PartitionCopy:
         """Removed from this process; whoever still holds it sees `closed`."""
         self.closed = True
         self._cursors.drop()
-        if self.unavailable_since is not None:
-            self.unavailable_since = None
-            self._events.source_available(self.tp)  # whoever counts unavailable partitions has one less
+        self._no_longer_missed()
         self.notify()
         self.listeners.clear()
-
-    def source_trouble(self, reason: str, now: float) -> None:
-        self.trouble = reason
-        if self.unavailable_since is None and self.failed is None and not self.closed:
-            self.unavailable_since = now
-            self._events.source_unavailable(self.tp, now)
-
-    def source_fine(self) -> None:
-        if self._damaged_at is not None:
-            return  # until a follower has taken what is read in its place
-        self.trouble = None
-        if self.unavailable_since is not None:
-            self.unavailable_since = None
-            self._events.source_available(self.tp)
 
     def notify(self) -> None:
         """Tell everybody who waits for this partition; they must only take note."""
