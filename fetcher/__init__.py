@@ -19,6 +19,7 @@
 - `join`: whether the source still has the batch that was read last, where its leader epochs do not tell
 - `latency`: how long records take from the source to a replica
 - `link_fetcher`: assigns each partition of a link to a source node, and reacts when a node does not serve it
+- `next_send`: when a source fetcher sends its next request
 - `pace`: the time of the next request to a source node, and how long the node may wait with its answer
 - `partition_copy`: one mirror partition: its windows and the progress of its followers, on top of the source's log
 - `progress`: the progress of one follower, by its own fetches

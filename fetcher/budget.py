@@ -64,6 +64,30 @@ class MemoryBudget:
         self._waiters.pop(callback, None)
 
 
+class Reservation:
+    """The bytes that one fetch in flight may bring. `make_room` is called when they are not free: True if it freed some."""
+
+    __slots__ = ("_budget", "_make_room", "_size")
+
+    def __init__(self, budget: MemoryBudget, make_room: Callable[[int], bool]) -> None:
+        self._budget = budget
+        self._make_room = make_room
+        self._size = 0
+
+    def take(self, size: int) -> bool:
+        if not self._budget.try_reserve(size) and not (
+            self._make_room(size) and self._budget.try_reserve(size)
+        ):
+            return False
+        self._size = size
+        return True
+
+    def give_back(self) -> None:
+        size, self._size = self._size, 0
+        if size:
+            self._budget.release(size)
+
+
 class Charge:
     """One buffer's share of the budget, held by its chunks and by answers on their way to a follower."""
 

@@ -1,4 +1,4 @@
-"""One mirror partition: its windows and the progress of its followers, on top of the source's log (source_log.py). No I/O, no clock.
+"""One mirror partition: windows and followers, on top of the source's log (source_log.py). No I/O and no clock.
 
 Invariants:
 - After a restart every follower resumes at its own log end: where it asks is where it is read for (cursors.py).

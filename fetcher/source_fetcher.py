@@ -3,11 +3,6 @@
 The cycle runs on callbacks, without a task switch: answer in -> windows filled -> next request out ->
 followers woken. So while followers take what is there, the source already works on what comes next. A cursor
 whose window is full is forgotten from the session until there is room again.
-
-Not here: keeping a connection open (source_connection.py), what the session asks for (cursor_session.py), how soon
-(pace.py, source_rate.py), which cursors a second fetcher asks for (idle_partitions.py), what becomes of records
-(source_records.py), which node serves a cursor, and what an error means for the partition (link_fetcher.py,
-source_errors.py).
 """
 
 from __future__ import annotations
@@ -15,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from fetcher.budget import Charge, MemoryBudget
+from fetcher.budget import Charge, MemoryBudget, Reservation
 from fetcher.cursor_session import CursorSession
 from fetcher.fetch_session import SESSION_ERRORS, PartitionKey
 from fetcher.idle_partitions import ChangeOver, sibling_slot
+from fetcher.next_send import NextSend
 from fetcher.pace import Pace
 from fetcher.partition_copy import PartitionCopy, PartitionCursor
 from fetcher.source_connection import MAX_VERSION, MIN_VERSION, ConnectionUser, SourceConnection
@@ -95,12 +91,10 @@ class SourceFetcher:
         self._answered_at = 0.0
         self._told_at = float("-inf")  # an answer that says of each cursor whether there is more
         self._pace = Pace(limits)
-        self._scheduled = False
-        self._put_off: asyncio.TimerHandle | None = None
-        self._reserved = 0
+        self._next_send = NextSend(self._send)
+        self._reserved = Reservation(budget, owner.memory_short)
         self._short_of_memory = False
         self._deadline: float | None = None
-        self._stopped = False
         self._loop = asyncio.get_running_loop()
 
     def __repr__(self) -> str:
@@ -150,7 +144,7 @@ class SourceFetcher:
     def touch(self, cursor: PartitionCursor) -> None:
         """Something about the cursor changed: look at it before the next request, and send that soon."""
         self._asked.touch(cursor)
-        self._schedule()
+        self._next_send.soon()
         self._note_life(cursor, self._loop.time())
 
     def release(self, cursor: PartitionCursor) -> None:
@@ -158,8 +152,8 @@ class SourceFetcher:
         self._asked.touch(cursor)
         self._awaited.discard(cursor)
         if not self._awaited:
-            self._send_now()
-            self._schedule()
+            self._next_send.at_once()
+            self._next_send.soon()
 
     def _note_life(self, cursor: PartitionCursor, now: float) -> None:
         cursor.active_at = now
@@ -180,34 +174,34 @@ class SourceFetcher:
     def offer(self, cursor: PartitionCursor) -> None:
         """Take a cursor of the sibling with the next request, if it is still there and still belongs here then."""
         self._change_over.offered.add(cursor)
-        self._schedule()
+        self._next_send.soon()
 
     # --- connection
 
     async def run(self) -> None:
         """Fetch until cancelled."""
         if self._rate is not None:
-            self._rate.waiters.add(self._send_now)
+            self._rate.waiters.add(self._next_send.at_once)
         try:
             await self._kept.run()
         finally:
-            self._stopped = True
+            self._next_send.stop()
             if self._rate is not None:
-                self._rate.waiters.discard(self._send_now)
+                self._rate.waiters.discard(self._next_send.at_once)
             self._disconnected()
 
     def _connected(self, connection: Connection, version: int) -> None:
         self._connection, self._version = connection, version
         self.connected = True
         self._asked.begin(version)
-        self._schedule()
+        self._next_send.soon()
 
     def _disconnected(self) -> None:
         self._connection = None
         self.connected = False
         self._deadline = None
-        self._budget.forget_waiter(self._schedule)
-        self._give_back()
+        self._budget.forget_waiter(self._next_send.soon)
+        self._reserved.give_back()
         self._asked.failed()
 
     def check_deadline(self, now: float) -> None:
@@ -220,35 +214,12 @@ class SourceFetcher:
     def check_memory(self) -> None:
         """Called now and then: windows grow idle without an event, so nobody else may ever ask for them again."""
         if self._short_of_memory:
-            self._schedule()
+            self._next_send.soon()
 
     # --- requests
 
-    def _schedule(self) -> None:
-        if not self._scheduled and not self._stopped:
-            self._scheduled = True
-            self._loop.call_soon(self._send_scheduled)
-
-    def _send_scheduled(self) -> None:
-        self._scheduled = False
-        self._forget_timer()
-        self._send()
-
-    def _send_now(self) -> None:
-        """The link's rate, or a replica, holds nobody back any more."""
-        if self._put_off is not None:
-            self._forget_timer()
-            self._scheduled = False
-            self._schedule()
-
-    def _forget_timer(self) -> None:
-        if self._put_off is not None:
-            self._put_off.cancel()
-            self._put_off = None
-
     def _send(self) -> None:
-        connection = self._connection
-        asked = self._asked
+        connection, asked = self._connection, self._asked
         if connection is None or asked.in_flight or connection.closed or self._kept.renewing:
             return
         now = self._loop.time()
@@ -262,16 +233,13 @@ class SourceFetcher:
             if self._awaited:
                 delay = max(delay, self._answered_at + _REPLICAS_WITHIN - now)
         if delay > 0:
-            self._forget_timer()
-            self._scheduled = True
-            self._put_off = self._loop.call_later(delay, self._send_scheduled)
+            self._next_send.put_off(delay)
             return
         self._awaited.clear()
         self._change_over.take(now)
         self._change_over.part_with_idle(now)
         asked.apply(self._version, self._limits.partition_bytes)
-        wanted = len(asked)
-        if not wanted:
+        if not (wanted := len(asked)):
             return
         # Hardly any of the quiet partitions has something to bring, and memory for it stays reserved as long as the
         # poll lasts.
@@ -281,13 +249,13 @@ class SourceFetcher:
             size = self._rate.fetch_size(size)
         # The answer has headers too, and it is received into a buffer of one of the pool's sizes.
         size = size_below(size)
-        self._short_of_memory = not self._reserve(size)
+        self._short_of_memory = not self._reserved.take(size)
         if self._short_of_memory:
-            self._budget.when_released(self._schedule)
+            self._budget.when_released(self._next_send.soon)
             return
         request = asked.next_request()
         if request is None:
-            self._give_back()
+            self._reserved.give_back()
             return
         max_wait = self._pace.max_wait_ms(some_full=asked.some_full or bool(self._uncommitted))
         replica_id, replica_epoch = replica or (-1, -1)
@@ -317,23 +285,9 @@ class SourceFetcher:
         self._pace.sent(now, size)
         try:
             connection.channel.send(correlation_id, [frame], self._on_reply)
-        except WireError:
-            # The connection closed under us; run() notices and reports it.
+        except WireError:  # the connection closed under us; run() notices and reports it
             asked.failed()
-            self._give_back()
-
-    def _reserve(self, size: int) -> bool:
-        if not self._budget.try_reserve(size) and not (
-            self._owner.memory_short(size) and self._budget.try_reserve(size)
-        ):
-            return False
-        self._reserved = size
-        return True
-
-    def _give_back(self) -> None:
-        reserved, self._reserved = self._reserved, 0
-        if reserved:
-            self._budget.release(reserved)
+            self._reserved.give_back()
 
     # --- answers
 
@@ -341,7 +295,7 @@ class SourceFetcher:
         self._deadline = None
         self._answered_at = self._loop.time()
         if isinstance(reply, WireError):
-            self._give_back()
+            self._reserved.give_back()
             self._asked.failed()
             return
         growth = self._rate.spent(len(reply)) if self._rate is not None else None
@@ -349,7 +303,7 @@ class SourceFetcher:
         try:
             response = parse_fetch_response(reply, version)
         except MalformedFrame:
-            self._give_back()
+            self._reserved.give_back()
             self._asked.failed()
             raise  # the channel closes itself with this as the reason
         self._pace.answered(self._answered_at, len(reply), response.throttle_ms)
@@ -367,14 +321,14 @@ class SourceFetcher:
         charge: Charge | None = None
         changed: list[PartitionCopy] = []
         if not self._asked.answered(response.error, response.session_id):
-            self._give_back()
+            self._reserved.give_back()
             if response.error not in SESSION_ERRORS:
                 self._pace.refused(self._answered_at)
             return changed
         if not response.throttle_ms:
             self._told_at = self._answered_at
         # The reservation becomes the real charge; nothing else runs in between.
-        self._give_back()
+        self._reserved.give_back()
         try:
             for part in response.partitions:
                 cursor = self._asked.heard(part)
