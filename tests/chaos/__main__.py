@@ -18,9 +18,11 @@ from pathlib import Path
 
 from lab.clusters.kafka_jars import ensure_distribution
 from tests.chaos.fleet import ApiRefused, ApiSilent, Fleet
+from tests.chaos.mirrors import link_name
 from tests.chaos.plan import RunPlan, Store
 from tests.chaos.report import line, report, summary
-from tests.chaos.run import Run, RunResult, link_name
+from tests.chaos.result import RunResult
+from tests.chaos.run import Run
 from tests.chaos.stage import Stage
 from tests.chaos.switch_plan import PROMOTES, SWITCHES, plan_any
 from tests.chaos.switch_run import SwitchRun
@@ -85,7 +87,7 @@ class Series:
             await self._end_fleet()
         if self._deleting is not None:
             await self._deleting
-        self._deleting = asyncio.create_task(asyncio.to_thread(run.delete_topics))
+        self._deleting = asyncio.create_task(asyncio.to_thread(run.mirrors.delete_topics))
         result.timeline["clean-up"] = round(time.monotonic() - began, 2)
         return result
 

@@ -62,6 +62,18 @@ def _wait_for_markers(cluster: KafkaCluster, placed: Mapping[TopicPartition, Pla
             time.sleep(0.1)
 
 
+def reader_behind(
+    bootstrap: str, reached: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> list[str]:
+    """A line for each partition that the reader of committed records did not read to its end."""
+    held = served_ends(bootstrap, ends)
+    return [
+        f"the reader of committed records is at {reached.get(tp)} of {tp}, which ends at {end}; its leader has {held[tp]}"
+        for tp, end in ends.items()
+        if reached.get(tp, 0) < end
+    ]
+
+
 def served_ends(bootstrap: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
     """What the leaders would serve to readers of all records and of committed ones: says who holds a reader back."""
     admin = AdminClient({"bootstrap.servers": bootstrap})

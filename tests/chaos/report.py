@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.chaos.checker import RULES
-from tests.chaos.run import RunResult
+from tests.chaos.result import RunResult
 from tests.chaos.switch_run import SWITCH_RULES
 
 CONSUMER = "consumer"

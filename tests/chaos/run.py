@@ -9,15 +9,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
-
-from confluent_kafka.admin import AdminClient as KafkaAdmin
 
 from lab.workload.history import History
 from lab.workload.live_consumers import AiokafkaConsumer, LibrdkafkaConsumer, LiveConsumer
 from lab.workload.live_producers import (
-    CLIENT_LOG,
     AiokafkaProducer,
     KafkaPythonProducer,
     LibrdkafkaProducer,
@@ -25,30 +22,28 @@ from lab.workload.live_producers import (
     LiveProducer,
 )
 from lab.workload.source_data import SourceFiller, SourceTopic
-from tests.chaos.checker import RULES, Aftermath, Judgement, judge
+from tests.chaos.checker import Aftermath, Judgement, judge
 from tests.chaos.committed import TransactionHistory
-from tests.chaos.evidence import Collected, served_ends
-from tests.chaos.faults import Strike, Striker
+from tests.chaos.evidence import Collected, reader_behind
+from tests.chaos.faults import Striker
 from tests.chaos.fleet import ApiRefused, ApiSilent, Fleet
+from tests.chaos.mirrors import Mirrors, link_name
 from tests.chaos.plan import DeathPlan, FaultPlan, RunPlan
 from tests.chaos.promotes import NotPromoted, PhaseBoard, PromoteLog, Promoter
+from tests.chaos.result import RunResult, Stuck
 from tests.chaos.stage import Stage
 from tests.chaos.switches import SwitchLog
 from tests.chaos.transactions import APPLICATIONS, CommittedReader, End, TransactionalApplication
 from wire.errors import LinkerError
-from wire.frames.types import TopicPartition, parse_topic_id
+from wire.frames.types import TopicPartition
 
 READY_TIMEOUT = 90.0
-ACTIVE_TIMEOUT = 90.0
 SETTLE_TIMEOUT = 150.0  # for promotes, from the moment when the last fault is healed
 DRAIN_TIMEOUT = 40.0
 WRITES_AGAIN_TIMEOUT = 30.0  # after a failover
 NODE_START = 90.0
 TRANSACTION_RATE = 60.0
-HISTORY_SCALE = 0.05
 ROLES_EVERY = 0.4
-MOST_ERRORS = 10
-MOST_EVIDENCE = 5
 
 PRODUCERS: dict[str, type[LiveProducer]] = {
     one.library: one for one in (LibrdkafkaProducer, AiokafkaProducer, KafkaPythonProducer)
@@ -58,52 +53,6 @@ CONSUMERS: dict[str, type[LiveConsumer]] = {
 }
 
 
-class Stuck(Exception):
-    """Something that had to happen did not within its deadline."""
-
-
-@dataclass(slots=True)
-class RunResult:
-    """One run as it goes into the report."""
-
-    seed: int
-    plan: dict[str, Any]
-    kept_fleet: bool
-    acked: int = 0
-    unknown: int = 0
-    read: int = 0
-    link_broker_answers: int = 0
-    lost_by_failover: int = 0
-    read_beyond: int = 0
-    committed: int = 0  # transactions
-    aborted: int = 0
-    unknown_ends: int = 0
-    committed_after: int = 0  # of those that are committed, after the topic's promote or failover
-    txn_lost_by_failover: int = 0
-    txn_torn_by_failover: int = 0
-    broken: dict[str, int] = field(default_factory=dict)  # rule -> findings
-    evidence: list[str] = field(default_factory=list)
-    client_errors: int = 0
-    first_client_errors: list[str] = field(default_factory=list)
-    stuck: str | None = None
-    sidecar_exits: list[str] = field(default_factory=list)
-    strikes: list[Strike] = field(default_factory=list)
-    promotes: list[PromoteLog] = field(default_factory=list)
-    switches: list[SwitchLog] = field(default_factory=list)
-    seconds: float = 0.0
-    timeline: dict[str, float] = field(default_factory=dict)  # step -> seconds it took
-
-    @property
-    def ok(self) -> bool:
-        return not self.broken and self.stuck is None
-
-    def as_json(self) -> dict[str, Any]:
-        found = {"ok": self.ok, **asdict(self)}
-        for note in found["promotes"]:
-            note["taken"] = {str(tp): over._asdict() for tp, over in note["taken"].items()}
-        return found
-
-
 class Run:
     """`await Run(...).go()`. Leaves its topics and its link to `clean_up`."""
 
@@ -111,11 +60,12 @@ class Run:
 
     def __init__(self, stage: Stage, fleet: Fleet, plan: RunPlan, number: int, *, kept: bool) -> None:
         self.stage, self.fleet, self.plan = stage, fleet, plan
-        self.link = link_name(number)
         self.topics = [
             SourceTopic(f"run{number}-{'ab'[index]}", topic.partitions, SourceFiller.history, live=True)
             for index, topic in enumerate(plan.topics)
         ]
+        self.mirrors = Mirrors(stage, fleet, link_name(number), self.topics)
+        self.link = self.mirrors.link
         self.history = History()
         self.result = RunResult(plan.seed, asdict(plan), kept)
         self._handed_over: dict[str, float] = {}
@@ -149,7 +99,7 @@ class Run:
         with self._timed("ready"):
             await self.fleet.ready(READY_TIMEOUT)
         with self._timed("mirror"):
-            await self._mirror()
+            self._ids = await self.mirrors.make(self.plan.copies, self.link_options)
         with self._timed("clients"):
             await self._start_clients()
         with self._timed("switch" if self.plan.switches else "promote"):
@@ -172,37 +122,6 @@ class Run:
             self.result.timeline[step] = round(time.monotonic() - began, 2)
 
     # --- before
-
-    async def _mirror(self) -> None:
-        filler = SourceFiller(self.stage.source.bootstrap, scale=HISTORY_SCALE)
-        await asyncio.to_thread(filler.create, self.topics, 2)
-        await asyncio.to_thread(filler.fill, self.topics)
-        properties = {"bootstrap.servers": self.stage.source_link}
-        link = {"name": self.link, "properties": properties, "options": dict(self.link_options)}
-        await self.fleet.call("POST", "/v1/links", link, once_is_enough=True)
-        await self.fleet.call(
-            "POST",
-            f"/v1/links/{self.link}/mirrors",
-            {"topics": [topic.name for topic in self.topics], "replication_factor": self.plan.copies},
-            once_is_enough=True,
-        )
-        await self._active()
-        for topic in self.topics:
-            found = await self.fleet.call("GET", f"/v1/links/{self.link}/mirrors/{topic.name}")
-            self._ids[parse_topic_id(found["topic_id"])] = topic.name
-
-    async def _active(self) -> None:
-        deadline = time.monotonic() + ACTIVE_TIMEOUT
-        while True:
-            link = await self.fleet.call("GET", f"/v1/links/{self.link}")
-            mirrors = await self.fleet.call("GET", f"/v1/links/{self.link}/mirrors")
-            states = {one["topic"]: one["state"] for one in mirrors}
-            if link["forwarding"]["enabled"] and set(states.values()) == {"ACTIVE"}:
-                return
-            if "FAILED" in states.values() or time.monotonic() > deadline:
-                reasons = [one.get("reason") for one in (*mirrors, link["forwarding"])]
-                raise Stuck(f"not mirrored: {states}, {reasons}")
-            await asyncio.sleep(0.1)
 
     async def _start_clients(self) -> None:
         starts: list[Awaitable[None]] = []
@@ -365,13 +284,9 @@ class Run:
         all_ends = {tp: log.end for tp, log in collected.owner_transactions.items()}
         reader_drained = await self._reader.read_up_to(all_ends, DRAIN_TIMEOUT)
         if not reader_drained:
-            held = await asyncio.to_thread(served_ends, self.stage.target.bootstrap, all_ends)
-            for tp, end in all_ends.items():
-                if self._reader.reached.get(tp, 0) < end:
-                    self.result.evidence.append(
-                        f"the reader of committed records is at {self._reader.reached.get(tp)} of {tp}, which ends at"
-                        f" {end}; its leader has {held[tp]}"
-                    )
+            self.result.evidence += await asyncio.to_thread(
+                reader_behind, self.stage.target.bootstrap, self._reader.reached, all_ends
+            )
         await self._reader.stop()
         answers = [one for member in self.fleet.members for one in member.tap.answers(self._ids)]
         after = Aftermath(
@@ -406,23 +321,11 @@ class Run:
                 self.result.evidence.append(f"{application.name} has committed nothing")
 
     def _note(self, judgement: Judgement, answers: int, drained: bool) -> None:
-        result = self.result
-        result.acked, result.unknown, result.read = judgement.acked, judgement.unknown, judgement.read
-        result.link_broker_answers = answers
-        result.lost_by_failover, result.read_beyond = judgement.lost_by_failover, judgement.read_beyond
-        txn = judgement.transactions
-        result.committed, result.aborted, result.unknown_ends = txn.committed, txn.aborted, txn.unknown
-        result.txn_lost_by_failover = txn.lost_by_failover
-        result.txn_torn_by_failover = txn.torn_by_failover
-        result.client_errors = len(judgement.client_errors)
-        result.first_client_errors = list(judgement.client_errors)[:MOST_ERRORS]
-        result.broken = {rule: judgement.count(rule) for rule in RULES if judgement.count(rule)}
-        for rule, lines in judgement.findings.items():
-            result.evidence += [f"{rule}: {line}" for line in lines[:MOST_EVIDENCE]]
+        self.result.note(judgement, answers)
         if not drained:
-            result.evidence.append(f"the consumer has not read everything within {DRAIN_TIMEOUT:.0f} s")
+            self.result.evidence.append(f"the consumer has not read everything within {DRAIN_TIMEOUT:.0f} s")
         for member in self.fleet.members:
-            result.evidence += member.tap.unread[:1]
+            self.result.evidence += member.tap.unread[:1]
             member.tap.told.clear()  # a fleet that is kept begins anew
 
     async def _abandon_clients(self) -> None:
@@ -441,30 +344,8 @@ class Run:
                 self.result.evidence.append(f"{client.name} did not stop: {error!r}"[:300])
 
     async def clean_up(self) -> None:
-        """Take the run's link out of the fleet; topics are deleted in the background of the next run. Raises if the
-        fleet cannot be used any more."""
-        for topic in self.topics:
-            await self.fleet.call(
-                "DELETE",
-                f"/v1/links/{self.link}/mirrors/{topic.name}",
-                query={"keep_data": "true"},
-                once_is_enough=True,
-            )
-        await self.fleet.call("DELETE", f"/v1/links/{self.link}", once_is_enough=True)
-
-    def delete_topics(self) -> None:
-        """Blocking. What cannot be deleted is in nobody's way."""
-        for cluster in (self.stage.source, self.stage.target):
-            admin = KafkaAdmin({"bootstrap.servers": cluster.bootstrap}, logger=CLIENT_LOG)
-            for future in admin.delete_topics([topic.name for topic in self.topics]).values():
-                try:
-                    future.result(20)
-                except Exception as error:
-                    CLIENT_LOG.info("a topic of %s stays: %s", self.link, error)
-
-
-def link_name(number: int) -> str:
-    return f"chaos-{number}"
+        """Raises if the fleet cannot be used any more."""
+        await self.mirrors.remove()
 
 
 @contextlib.asynccontextmanager

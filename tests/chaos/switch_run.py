@@ -11,7 +11,8 @@ from typing import Any
 from lab.workload.history import History
 from lab.workload.live_consumers import read_up_to
 from tests.chaos.checker import Aftermath, judge
-from tests.chaos.run import CONSUMERS, DRAIN_TIMEOUT, MOST_EVIDENCE, Run, Stuck
+from tests.chaos.result import MOST_EVIDENCE, Stuck
+from tests.chaos.run import CONSUMERS, DRAIN_TIMEOUT, Run
 from tests.chaos.switch_evidence import Owned, own_configs
 from tests.chaos.switches import Owner, Switcher, SwitchLog
 

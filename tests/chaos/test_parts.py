@@ -19,7 +19,7 @@ from tests.chaos.fleet import ApiRefused, ApiSilent, Fleet, Member, assign_roles
 from tests.chaos.plan import Role, plan_run
 from tests.chaos.promotes import PhaseBoard, PromoteLog, furthest
 from tests.chaos.report import line, report, summary
-from tests.chaos.run import RunResult
+from tests.chaos.result import RunResult
 from tests.fakes.batches import build_batch
 from wire.frames.types import TopicPartition
 
