@@ -9,7 +9,8 @@
 - `links`: creating, changing and deleting links
 - `mirrors`: creating, pausing and deleting mirrors
 - `overview`: all links as a whole: status, lag, doctor
-- `promotes`: planning, starting and showing promotes
+- `promote_plans`: the plan of a promote, and the checks before it is started
+- `promotes`: starting and showing promotes
 - `reassigns`: moving the replicas of mirrors to other brokers of the target
 - `repairs`: repairing a mirror whose leadership at the target was lost or taken
 - `restores`: restoring sources after a failover: what they have beyond it, and asking for it

@@ -153,7 +153,7 @@ async def test_every_promote_and_a_name_given_by_hand_say_so(monkeypatch: pytest
         summary = SimpleNamespace(state=MirrorState.ACTIVE, lag=0, reason=None)
         monkeypatch.setattr(view, "mirror_summary", lambda *_: summary)
         monkeypatch.setattr(preflight, "check_mirror_rights", _nothing)
-        monkeypatch.setattr("linker.service.promotes.who_may_not", _nothing)
+        monkeypatch.setattr("linker.service.promote_plans.who_may_not", _nothing)
         monkeypatch.setattr(SidecarService, "_still_closed", lambda *_: [])
         monkeypatch.setattr(SidecarService, "_producers", _no_producers)
         for part in ("_grown", "_late_replicas", "_configs", "_as_doctor_says", "_open_transactions"):

@@ -116,7 +116,7 @@ async def test_a_topic_that_the_source_still_refuses_is_not_promoted(
     async def fine(*_: Any) -> list[Any]:
         return []
 
-    monkeypatch.setattr("linker.service.promotes.check_source_fence", fine)
+    monkeypatch.setattr("linker.service.promote_plans.check_source_fence", fine)
     rig = await Rig.make()
     rig.runtime.go_on.set()
     job = await rig.controller.begin_promote("east", ["orders"])
