@@ -1,5 +1,6 @@
 """Plans: placement, replica lists, elections, topic configs, producer ids.
 
+- `config_drifts`: configs of a mirror that somebody changed at the target, and those of them that are put back
 - `elections`: the sidecar that leads each partition, and the link brokers of each partition
 - `evictions`: the way of a partition that a cluster placed on a link broker by itself back to real brokers, one step at
   a time

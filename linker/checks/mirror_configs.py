@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from admin.models import Check, CheckResult
-from controller.plan.topic_configs import FOLLOWED, differing
+from controller.plan.config_drifts import differing
+from controller.plan.topic_configs import FOLLOWED
 
 NAME = "mirror configs"
 _OFTEN = 3  # times: somebody's tool does it, and will after the promote, when nobody puts anything back

@@ -18,13 +18,12 @@ from collections.abc import Collection, Iterable, Sequence
 
 from controller.decide.reverse import reverse_of
 from controller.phases import LED_ELSEWHERE
+from controller.plan.config_drifts import Drift, drifts
 from controller.plan.topic_configs import (
     COPIED,
     TIMESTAMP_DIFFERENCE,
     UNCLEAN,
-    Drift,
     at_promote,
-    drifts,
     keep_differing,
     keep_own,
     keep_segments,

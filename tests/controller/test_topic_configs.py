@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from controller.plan import topic_configs
+from controller.plan.config_drifts import drifts
 from controller.plan.topic_configs import (
     compare_effective,
-    drifts,
     keep_differing,
     keep_own,
     keep_segments,

@@ -7,7 +7,7 @@ import pytest
 from admin.models import CheckResult, MirrorState, MirrorSummary
 from controller.judge.late_starts import LateStart
 from controller.phases import Phase
-from controller.plan.topic_configs import drifts
+from controller.plan.config_drifts import drifts
 from controller.proof import MissingRecords
 from controller.state import MirrorPartition, MirrorTopic
 from linker.checks.beginning_again import instead, why_not
