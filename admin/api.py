@@ -38,10 +38,10 @@ T = TypeVar("T")
 
 
 class LinkService(Protocol):
-    """It also has an async method for each operation; a test compares the signatures."""
+    """The service behind the API. It also has an async method for each operation; a test compares the signatures."""
 
     def ready(self) -> str | None:
-        """None when requests and brokers are served, else one line why not. Must not block."""
+        """None while requests and brokers are served, else one line with the reason. Must not block."""
 
 
 router = APIRouter(prefix=PREFIX, responses={"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}})
@@ -56,7 +56,7 @@ async def _within(call: Awaitable[T]) -> T:
     except (LinkerError, TimeoutError):
         raise
     except Exception as error:
-        # Left to the framework, a bug would also close the connection under the caller's next request.
+        # Caught here: the framework would also close the connection, under the caller's next request.
         log.exception("admin request failed")
         raise ServiceError(BUG) from error
 
@@ -70,7 +70,7 @@ def _check_changed_properties(request: UpdateLinkRequest) -> None:
     refuse_literal_secrets({key: value for key, value in request.properties.items() if value is not None})
 
 
-#: Checks of a body that its model cannot make without the wire package. No service sees a secret in clear.
+#: Checks of a body that need the wire package, which models do not import. They keep secrets in clear from the service.
 _BODY_CHECKS: dict[Any, Callable[[Any], None]] = {
     CreateLinkRequest: _check_new_properties,
     UpdateLinkRequest: _check_changed_properties,
@@ -127,7 +127,7 @@ def _query_model(operation: AdminOperation[..., Any]) -> type[Model] | None:
 
 
 def _operation_id(route: APIRoute) -> str:
-    """The function's name: what generated clients call it."""
+    """The function's name, which generated clients use for the operation."""
     return route.name
 
 
@@ -178,13 +178,13 @@ def create_app(
     token_file: FilePath | None = None,
     forwarder: Forwarder | None = None,
 ) -> FastAPI:
-    """The application; `token` is what `Authorization: Bearer` has to carry, None where everybody on this machine may ask;
-    `token_file`: the sidecar made it itself, is bound to loopback, and keeps it there. With a forwarder, requests that
-    another sidecar has to answer go there."""
+    """The application. `token`: the token that `Authorization: Bearer` has to carry; None: everybody on this machine may
+    ask. `token_file`: the file of a token that the sidecar made itself, for an API that is bound to loopback. `forwarder`:
+    passes on the requests that another sidecar has to answer."""
     app = FastAPI(
         title="Kafka Linker admin API",
         version=version,
-        docs_url=None,  # they load scripts from elsewhere
+        docs_url=None,  # the pages load scripts from other sites
         redoc_url=None,
         generate_unique_id_function=_operation_id,
     )
@@ -195,7 +195,7 @@ def create_app(
     answer_errors(app)
     app.add_middleware(SegmentsMiddleware)
     if forwarder is not None:
-        from admin.forward import ForwardMiddleware  # with it comes an HTTP client
+        from admin.forward import ForwardMiddleware  # imports an HTTP client
 
         app.add_middleware(ForwardMiddleware, forwarder=forwarder)
     app.add_middleware(

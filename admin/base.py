@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import StringConstraints
 
-RETRY_AFTER = 2  # seconds; a new link controller is there after about that
+RETRY_AFTER = 2  # seconds; after about that long there is a new link controller
 
 LINK_NAME_PATTERN = r"^[a-zA-Z0-9._-]{1,128}$"
 TOPIC_NAME_PATTERN = r"^[a-zA-Z0-9._-]{1,249}$"

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class AdminError(Exception):
-    """One line why a request did not succeed. `status` is 0 if there was no answer at all."""
+    """A request did not succeed; one line with the reason. `status` is 0 if there was no answer at all."""
 
     def __init__(self, message: str, *, status: int = 0, error_code: int = 0) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class AdminError(Exception):
 
     @property
     def passing(self) -> bool:
-        """Whether the same request may succeed soon: nobody answered, or another sidecar becomes the link controller."""
+        """Whether the same request may succeed soon: there was no answer, or another sidecar becomes the link controller."""
         return self.unreachable or self.status == 503
 
 
@@ -55,13 +55,13 @@ class AdminClient(Operations):
     ) -> None:
         parsed = _parse_url(url)
         self.url = str(parsed).rstrip("/")
-        # trust_env=False: no proxy of the environment between an operator and a loopback address.
+        # trust_env=False, because a proxy of the environment has no place between an operator and a loopback address.
         self._http = httpx.Client(
             base_url=parsed,
             timeout=httpx.Timeout(timeout, connect=5.0),
             headers={} if token is None else {"authorization": f"Bearer {token}"},
             trust_env=False,
-            # Loading certificates takes longer than asking. Redirects, maybe to https, are not followed.
+            # Loading certificates would take longer than the request. Redirects are not followed, as they may lead to https.
             verify=parsed.scheme == "https",
             transport=transport,
         )
@@ -84,7 +84,7 @@ class AdminClient(Operations):
         *,
         lost: Callable[[AdminError], None] = lambda _error: None,
     ) -> PromoteJobStatus:
-        """Poll until the promote is over, its evidence closed; `seen` gets each reading."""
+        """Poll until the promote is over and its evidence is closed. `seen` gets each reading."""
 
         def over(job: PromoteJobStatus) -> bool:
             seen(job)
@@ -116,7 +116,7 @@ class AdminClient(Operations):
             ) from error
 
     def _find_token(self, refusal: httpx.Response) -> bool:
-        """Without a token of ours, on this machine: the one that the sidecar made, if we are its user."""
+        """Take the token that the sidecar made itself, if we have none, are on its machine and are its user."""
         told = refusal.headers.get(HEADER)
         if told is None or "authorization" in self._http.headers:
             return False
@@ -144,7 +144,7 @@ class AdminClient(Operations):
                             f"the answer of {self.url} is too large", status=response.status_code
                         )
         except httpx.TimeoutException as error:
-            raise AdminError(f"no answer from the admin API at {self.url} in time") from error
+            raise AdminError(f"the admin API at {self.url} did not answer in time") from error
         except httpx.HTTPError as error:
             raise AdminError(
                 f"cannot reach the admin API at {self.url}: {error or type(error).__name__}"
@@ -173,8 +173,8 @@ def poll(
 ) -> T:
     """Read again and again, until `over` says of a reading that it is the last.
 
-    A sidecar that restarts goes on with its work, so not reaching it is an error after a while only. `lost` hears of every
-    failed attempt.
+    A sidecar that restarts goes on with its work, so failed attempts become an error only after a while. `lost` is called
+    with each of them.
     """
     last_contact = time.monotonic()
     while True:
@@ -204,12 +204,12 @@ def _parse_url(text: str) -> httpx.URL:
 
 
 def _quoted(segment: str) -> str:
-    """One path segment, whatever its text. The server's own check names what is wrong with it."""
+    """A text as one path segment. It is not checked here: the server says what is wrong with it."""
     from urllib.parse import quote
 
     try:
         quoted = quote(segment, safe="")
     except UnicodeEncodeError as error:
         raise AdminError(f"{segment!r} is not valid UTF-8") from error
-    # As they are, . and .. would be taken out of the path.
+    # Encoded as well, because . and .. would be taken out of the path.
     return quoted if segment.strip(".") else quoted.replace(".", "%2E")

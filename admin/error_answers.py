@@ -36,7 +36,7 @@ def answer_errors(app: FastAPI) -> None:
 
 def _error(status_code: int, error_code: int, message: str) -> JSONResponse:
     headers = {"retry-after": str(RETRY_AFTER)} if error_code in _RETRIED else None
-    # JSON may name half of a character, which no answer can hold.
+    # JSON may name half of a character (a lone surrogate), which cannot be encoded in an answer.
     text = message.encode("utf-8", "backslashreplace").decode()
     return JSONResponse(
         {"error_code": error_code, "message": " ".join(text.split())}, status_code, headers=headers
@@ -63,7 +63,7 @@ async def _on_no_controller(_request: Request, error: Exception) -> Response:
     if isinstance(error, ControllerFenced):
         text = f"another sidecar has become the link controller ({error}); try again"
     elif isinstance(error, StoreError):
-        text = f"the state store did not take it, look at the status before trying again: {error}"
+        text = f"the state store did not take the change; look at the status before trying again: {error}"
     return _error(kind.status, kind.error_code, text)
 
 

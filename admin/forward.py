@@ -1,7 +1,7 @@
-"""Any sidecar of a fleet may be asked: it passes requests on to the admin API of the link controller.
+"""Each sidecar of a fleet answers the admin API, by passing requests on to that of the link controller.
 
-Probes and metrics belong to one process and are answered where they arrive. A request is passed on once. A sidecar that
-gets one a second time, and is not the link controller either, refuses it, so that no request goes in circles.
+Probes and metrics belong to one process and are answered where they arrive. A request is passed on only once: a sidecar that
+gets a passed-on request, and is not the link controller either, refuses it, so that no request goes in circles.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 #: Carries the broker id of the sidecar that passed the request on.
 FORWARDED_BY = "x-linker-forwarded-by"
 CONNECT_TIMEOUT = 3.0
-ANSWER_TIMEOUT = 65.0  # above the time after which the other side gives up by itself
+ANSWER_TIMEOUT = 65.0  # longer than the time after which the other side gives up by itself
 MAX_ANSWER_BYTES = 256 << 20
 
 _PASSED_ON = ("accept", "authorization", "content-type")
@@ -50,8 +50,8 @@ class Forwarder:
         self.route = route
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(ANSWER_TIMEOUT, connect=CONNECT_TIMEOUT),
-            trust_env=False,  # no proxy of the environment between two sidecars
-            verify=False,  # plain HTTP; loading certificates would only take time
+            trust_env=False,  # a proxy of the environment has no place between two sidecars
+            verify=False,  # it is plain HTTP, and loading certificates would take time
             transport=transport,
         )
 
@@ -77,12 +77,14 @@ class Forwarder:
 
 
 class ForwardMiddleware:
-    """Runs inside the guard, so that a refused request is not passed on either."""
+    """Runs inside the guard, so that a request that the guard refuses is not passed on."""
 
     def __init__(self, app: ASGIApp, *, forwarder: Forwarder) -> None:
         self._app = app
         self._forwarder = forwarder
-        self._told: tuple[Destination, str] | None = None  # of the log, since it last answered
+        self._told: tuple[Destination, str] | None = (
+            None  # as the log has it, since the controller last answered
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not scope["path"].startswith(f"{PREFIX}/"):
@@ -125,7 +127,7 @@ class ForwardMiddleware:
                 "ReadTimeout": "no answer in time",
                 "ConnectTimeout": "no connection in time",
             }.get(type(error).__name__, type(error).__name__)
-            if (to, why) != self._told:  # once, whatever asks how often
+            if (to, why) != self._told:  # logged once, however many requests fail
                 self._told = to, why
                 log.warning("the link controller, sidecar %d at %s: %s", to.broker_id, to.address, why)
             await _refuse(
@@ -136,7 +138,7 @@ class ForwardMiddleware:
             return
         self._told = None
         if status == 401:
-            # The caller's token was right here.
+            # This sidecar has accepted the caller's token.
             await _refuse(
                 send,
                 ControllerAway.error_code,

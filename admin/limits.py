@@ -1,6 +1,6 @@
 """Checks before a request reaches a route: token, origin, and the body's size, speed and type.
 
-Plain ASGI, so that nothing of an oversized or slow body reaches the framework.
+The checks are plain ASGI, so that an oversized or slow body never reaches the framework.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ MAX_BODY_BYTES = 1 << 20
 _GONE_WITHIN = 1.0
 BODY_TIMEOUT = 10.0
 LOCAL_HOSTS = frozenset({b"localhost", b"127.0.0.1", b"[::1]"})
-#: Values of Sec-Fetch-Site, which only browsers send: a page of somebody else, or of another port of this machine.
+#: Values of Sec-Fetch-Site, which only browsers send, for a page of another site, or of another port of this machine.
 OTHER_SITES = frozenset({b"cross-site", b"same-site"})
 
 
 class GuardMiddleware:
-    """Token (or, without one, what tells a web page from us), then the body's size, speed and type."""
+    """Checks the token, or without one whether a web page asks; then the body's size, speed and type."""
 
     def __init__(self, app: ASGIApp, *, token: bytes | None, token_file: Path | None = None) -> None:
-        """`token_file`: where the sidecar keeps the token that it made itself, bound to loopback."""
+        """`token_file`: the file of a token that the sidecar made itself, for an API that is bound to loopback."""
         self._app = app
         self._token = token
         self._token_file = token_file
         self._local = token is None or token_file is not None
-        # Orchestrators probe without a token. And a scraper could not read the file of a token that is the sidecar's own.
+        # Orchestrators probe without a token. A scraper needs one only if it is configured: it cannot read the file of a
+        # token that the sidecar made.
         open_to = {Right.NONE} if token_file is None else {Right.NONE, Right.CONFIGURED_TOKEN}
         self._open = {probe.path for probe in PROBES if probe.right in open_to}
 
@@ -45,12 +46,12 @@ class GuardMiddleware:
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if not scope.get("raw_path", b"/").startswith(b"/"):
-            # `%2Fv1%2F@host/`, say: one that is passed on is appended to the address of another sidecar.
+            # Such as `%2Fv1%2F@host/`: a request that is passed on is appended to the address of another sidecar.
             await answer(send, 400, "the request's target has to begin with /", unread=_has_body(headers))
             return
         refusal = self._refuse(scope["method"], scope["path"], headers)
         if refusal is not None and _has_body(headers) and await _gone(receive):
-            return  # its body was none, and the server has closed the connection
+            return  # the body was not valid HTTP, and the server has closed the connection
         if refusal is not None:
             hint = str(self._token_file) if refusal[0] == 401 and self._token_file is not None else None
             await answer(send, *refusal, token_file=hint, unread=_has_body(headers))
@@ -65,8 +66,8 @@ class GuardMiddleware:
             await answer(send, 413, f"the body is larger than {MAX_BODY_BYTES} bytes")
             return
         if body and not _is_json(headers.get(b"content-type", b"")):
-            # Also what keeps bodies of web pages out: a browser asks first before it sends JSON to another origin.
-            await answer(send, 415, "a body is JSON here: send it with content-type: application/json")
+            # This also keeps out web pages: a browser asks for permission before it sends JSON to another origin.
+            await answer(send, 415, "the body has to be JSON: send it with content-type: application/json")
             return
         if _names_half_a_character(body):
             await answer(
@@ -87,7 +88,7 @@ class GuardMiddleware:
             # (DNS rebinding), but then the Host header is that name.
             if not _is_local(headers.get(b"host", b"")):
                 return 421, "the Host header names another machine than this one"
-            # By our own name it can send what needs no body, from any site, and a browser does not ask before it.
+            # A page of any site can send requests without a body to our own name, without the browser asking first.
             if _from_a_page(method, headers):
                 return 403, "requests of web pages are refused; use the linker command, or set admin.token"
         if self._token is None or path in self._open:
@@ -102,8 +103,8 @@ class GuardMiddleware:
 
 
 def _from_a_page(method: str, headers: dict[bytes, bytes]) -> bool:
-    """Whether a browser sends this on behalf of a page that is not ours, one of another port of this machine too. With
-    one that says neither Sec-Fetch-Site nor Origin nothing can be changed."""
+    """Whether a browser sends this for a page of another site, or of another port of this machine. A browser that sends
+    neither Sec-Fetch-Site nor Origin may only read."""
     if headers.get(b"sec-fetch-site", b"").lower() in OTHER_SITES:
         return True
     origin = headers.get(b"origin")
@@ -115,7 +116,7 @@ def _from_a_page(method: str, headers: dict[bytes, bytes]) -> bool:
 
 
 def _is_local(host: bytes) -> bool:
-    """Of a host with or without a port."""
+    """Whether a Host header, with or without a port, names this machine."""
     host = host.lower()
     return host in LOCAL_HOSTS or host.rpartition(b":")[0] in LOCAL_HOSTS
 
@@ -126,7 +127,7 @@ def _is_json(content_type: bytes) -> bool:
 
 
 def _names_half_a_character(body: bytes) -> bool:
-    """JSON may; nothing that it is stored or answered in can hold it."""
+    """Whether JSON has an escape for a lone surrogate, which can neither be stored nor be sent in an answer."""
     if b"\\ud" not in body and b"\\uD" not in body:
         return False
     try:
@@ -134,7 +135,7 @@ def _names_half_a_character(body: bytes) -> bool:
     except UnicodeEncodeError:
         return True
     except (ValueError, RecursionError):
-        return False  # no JSON: said by whoever reads it
+        return False  # not JSON: its reader says so
     return False
 
 
@@ -162,7 +163,8 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 async def _gone(receive: Receive) -> bool:
-    """Whether a peer that is to be refused has gone, or was sent away for a body that is none. It gets a second to show."""
+    """Whether a peer that is to be refused has gone, or was refused already for an invalid body. Waits for that for up to a
+    second."""
     try:
         async with asyncio.timeout(_GONE_WITHIN):
             return bool((await receive())["type"] == "http.disconnect")

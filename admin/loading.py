@@ -12,7 +12,7 @@ _DEFER = "defer_build"
 
 
 def load_admin(alone: bool) -> None:
-    """The modules of the admin API; those that pass requests on to other sidecars unless it is `alone`."""
+    """Import the modules of the admin API. Unless the sidecar is `alone`, also those that pass requests on to others."""
     with _built_when_used():
         importlib.import_module("fastapi")
     for name in (
@@ -24,16 +24,16 @@ def load_admin(alone: bool) -> None:
         "linker.service",
     ):
         importlib.import_module(name)
-    if not alone:  # the HTTP client comes with it
+    if not alone:  # imports the HTTP client
         importlib.import_module("admin.forward")
 
 
 @contextmanager
 def _built_when_used() -> Iterator[None]:
-    """Models that are declared meanwhile get their validators when they are used first.
+    """Models that are declared meanwhile get their validators when they are first used.
 
-    FastAPI declares one for everything that an OpenAPI document may hold: 1.3 MiB, and hardly a sidecar is ever asked for
-    its own. Ours are used by every call, and gain nothing.
+    FastAPI declares a model for everything that an OpenAPI document may hold. Their validators take 1.3 MiB, and hardly any
+    sidecar is ever asked for its document. Our own models are used by every call, so they would gain nothing.
     """
     BaseModel.model_config[_DEFER] = True  # type: ignore[literal-required]
     try:

@@ -1,4 +1,4 @@
-"""One operation of the admin API, as its row in the table tells it, and the probes beside the table."""
+"""One operation of the admin API, made from its row in the table (operations.py), and the probes outside the table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 PREFIX = "/v1"
 
 
-#: The error of `admin.service` for a name in the path that there is not.
+#: The error of `admin.service` for each name in a path, if nothing has that name.
 NOT_FOUND = {
     "link": "LinkNotFound",
     "topic": "MirrorNotFound",
@@ -39,22 +39,22 @@ class Right(StrEnum):
 
 
 class Caller(Protocol):
-    """Knows how a row is carried out."""
+    """Carries out the operation of a row."""
 
     def call(self, operation: AdminOperation[..., Any], arguments: Mapping[str, Any]) -> Any: ...
 
 
 @dataclass(frozen=True)
 class AdminOperation(Generic[P, T]):
-    """One row. Read from a Caller, it is the call itself."""
+    """One row of the table. As an attribute of a Caller it is the call itself."""
 
     declared: Callable[Concatenate[Any, P], T]
     method: str
     path: str  # below PREFIX; `{name}` is one segment, `{name:rest}` the rest of the path
-    command: str | None = None  # of the CLI
-    without_command: str = ""  # why there is none
+    command: str | None = None  # the CLI's; None: there is none
+    without_command: str = ""  # why there is no command
     status: int = 200
-    location: str | None = None  # of what was made; `request` and `answer` may be named in it
+    location: str | None = None  # the Location of the new thing; `request` and `answer` may be named in it
     planning: bool = False  # answers dry_run=true at the path of another row
     right: Right = Right.TOKEN
 
@@ -92,7 +92,7 @@ class AdminOperation(Generic[P, T]):
         return PREFIX + re.sub(r"\{(\w+)[^}]*\}", lambda name: segments[name[1]], self.path)
 
     def query(self, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The query by its names in the URL."""
+        """The query parameters, by their names in the URL."""
         if self.planning:
             return {"dry_run": True}
         return {_query_name(one): arguments[one.name] for one in self.in_query} or None
@@ -121,7 +121,7 @@ class AdminOperation(Generic[P, T]):
 
     @property
     def not_found(self) -> list[str]:
-        """Names of the errors for names in the path that there are not."""
+        """Names of the errors that say that a name in the path does not exist."""
         return [NOT_FOUND[name] for name in self.in_path]
 
     @overload

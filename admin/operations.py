@@ -63,7 +63,7 @@ SidecarId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 class Operations:
-    """The table. A subclass says in `call` how a row is carried out."""
+    """The table. A subclass carries a row out in `call`."""
 
     def call(self, operation: AdminOperation[..., Any], arguments: Mapping[str, Any]) -> Any:
         raise NotImplementedError
@@ -89,7 +89,7 @@ class Operations:
     @operation("DELETE", "/links/{link}", "link delete")
     def delete_link(self, link: LinkName, *, dry_run: bool = False, force: bool = False) -> ChangeResult:
         """Delete a link. Refused while it has a mirror that is not PROMOTED. Refused too, unless forced, while the source
-        still refuses writes because of an abandoned promote, which nobody would undo any more."""
+        still refuses writes because of an abandoned promote: without the link nobody would undo that."""
 
     @operation("GET", "/links/{link}/lag", "lag")
     def lag(
@@ -142,12 +142,13 @@ class Operations:
 
     @operation("POST", "/links/{link}/mirrors:restore", "mirror restore", planning=True)
     def plan_restore(self, link: LinkName, request: RestoreRequest) -> RestorePlan:
-        """Show what a source that has come back after a failover has beyond it, or where its restore stands."""
+        """Show the records that a source has beyond the failover after which it came back, or where its restore stands."""
 
     @operation("POST", "/links/{link}/mirrors:restore", "mirror restore", status=202)
     def restore_mirrors(self, link: LinkName, request: RestoreRequest) -> RestorePlan:
-        """Have the source follow the target after a failover, and return at once: what it has beyond goes to files, then
-        its brokers truncate it, and the topics are as they would be after a switch. All of these topics or none."""
+        """Have the source follow the target after a failover, and return at once. Records that only the source has are
+        exported to files, then its brokers truncate them, and the topics are as after a switch. All of these topics or
+        none."""
 
     @operation("POST", "/links/{link}/mirrors:reassign", "mirror reassign")
     def reassign_mirrors(
@@ -173,16 +174,15 @@ class Operations:
         location="/promotes/{answer.id}",
     )
     def switch_mirrors(self, link: LinkName, request: PromoteRequest) -> PromoteJobStatus:
-        """Start a switch and return at once; a job like a promote's. The other cluster owns the topics afterwards, and
-        the one that is left follows it. The direction is the one that the topics can take: those that were switched go
-        back."""
+        """Start a switch and return at once; its job is like that of a promote. Afterwards the other cluster owns the
+        topics, and the cluster that they left follows it. Topics that were switched before go back."""
 
     @operation("POST", "/links/{link}/mirrors:finish", "mirror finish")
     def finish_mirrors(
         self, link: LinkName, request: FinishRequest, *, dry_run: bool = False
     ) -> ChangeResult:
-        """End the switch of topics for good: the target keeps them, and at the source they are closed or deleted. There is
-        no way back afterwards."""
+        """End the switch of topics for good: the target keeps them, and at the source they are closed or deleted. They
+        cannot be switched back afterwards."""
 
     @operation("GET", "/links/{link}/mirrors/{topic}", "mirror describe")
     def describe_mirror(self, link: LinkName, topic: TopicName) -> MirrorDescription:
@@ -217,8 +217,8 @@ class Operations:
     def repair_mirror(
         self, link: LinkName, topic: TopicName, *, dry_run: bool = False, drop_target_records: bool = False
     ) -> ChangeResult:
-        """Have the link broker lead again the partitions without a leader that nobody can be elected for; the copies stay.
-        With drop_target_records also where a real broker may have led meanwhile; records that it took are truncated."""
+        """Have the link broker lead partitions again that have no leader and for which none can be elected; the copies stay.
+        With drop_target_records also if a real broker may have led meanwhile; records that it took are truncated."""
 
     @operation("GET", "/links/{link}/access", "acl diff")
     def describe_access(self, link: LinkName) -> AccessReport:
@@ -228,7 +228,7 @@ class Operations:
     def apply_access(
         self, link: LinkName, request: ApplyAccessRequest, *, dry_run: bool = False
     ) -> ChangeResult:
-        """Have the target get the ACLs and quotas that it lacks; nothing that it had before is changed."""
+        """Give the target the ACLs and quotas that it lacks. Those that it has stay as they are."""
 
     @operation("GET", "/links/{link}/groups", "group list")
     def list_groups(self, link: LinkName) -> list[GroupSummary]:
@@ -238,7 +238,8 @@ class Operations:
     def promote_groups(
         self, link: LinkName, request: PromoteGroupsRequest, *, dry_run: bool = False
     ) -> ChangeResult:
-        """Begin the promote of groups, of all or none, durably; describe them to follow. A refusal names every reason."""
+        """Begin the promote of these groups, of all or of none, and return when that is durable; describe a group to
+        follow it. A refusal names every reason."""
 
     @operation("POST", "/links/{link}/groups:demote", "group demote", status=202)
     def demote_groups(
@@ -310,9 +311,9 @@ class Operations:
     def leave_sidecar(
         self, sidecar_id: SidecarId, *, dry_run: bool = False, dead: bool = False
     ) -> ChangeResult:
-        """Have a sidecar of a fleet give up everything, unregister and be forgotten; returns when that is durable. `dead`:
-        its process is gone for good; refused if it is heard of. A sidecar without others unregisters at once; refused
-        while it leads a partition."""
+        """Have a sidecar of a fleet give up everything, unregister and be forgotten. Returns when that is durable.
+        `dead`: its process is gone for good; refused if the sidecar is still heard of. A sidecar without others
+        unregisters at once; refused while it leads a partition."""
 
     @operation("GET", "/controller", "controller describe")
     def describe_controller(self) -> ControllerDescription:

@@ -28,9 +28,10 @@ _LISTENING = "0A"
 
 
 def keep_token(directory: Path, fleet_secret: str | None = None) -> tuple[str, Path]:
-    """The token and its file; made anew if there is none, or if others could have read it. OSError if that cannot be.
+    """The token and its file. Made anew if there is none, or if others could have read it. OSError if it cannot be kept.
 
-    `fleet_secret`: what the sidecars of a fleet share; so they have the same token, and each takes what another passes on.
+    `fleet_secret`: the secret that the sidecars of a fleet share. It makes their tokens equal, so that each accepts the
+    requests that another one passes on.
     """
     path = directory / FILE
     derived = None if fleet_secret is None else _derived(fleet_secret)
@@ -48,8 +49,8 @@ def keep_token(directory: Path, fleet_secret: str | None = None) -> tuple[str, P
 
 
 def found_token(told: str, host: str, port: int, tables: Iterable[Path] = _TABLES) -> str | None:
-    """The token in the file that the listener at this address has named; None if it is not to be believed, or not ours
-    to read."""
+    """The token in the file that the listener at this address has named. None if the listener cannot be trusted, or if the
+    file is not ours to read."""
     path = Path(told)
     if host not in LOOPBACK or path.name != FILE or not path.is_absolute():
         return None
@@ -58,7 +59,7 @@ def found_token(told: str, host: str, port: int, tables: Iterable[Path] = _TABLE
         return None
     token, owner = read
     listening = _listening(port, tables)
-    # Somebody else at the port, while the sidecar is down, is not given its token.
+    # While the sidecar is down, a process of another user may hold the port: it is not given the token.
     return token if listening is None or listening == {owner} else None
 
 

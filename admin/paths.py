@@ -1,4 +1,4 @@
-"""Names in the paths of the admin API: any text is one segment, once it is percent-encoded.
+"""Names in the paths of the admin API: a percent-encoded text is one segment, whatever characters it has.
 
 Starlette matches routes against the decoded path. There an encoded slash is a separator (`DELETE /links/a%2Fmirrors%2Fx`
 would delete a mirror), and a name that ends in a line break loses it or finds no route. So an encoded slash and an encoded

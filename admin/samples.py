@@ -1,4 +1,4 @@
-"""The numbers of one moment for the metrics page, without Prometheus. `metrics.py` prints them."""
+"""The numbers of one moment for the metrics page; metrics.py prints them. No import of Prometheus here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PartitionSample:
 
 @dataclass(slots=True, kw_only=True)
 class ValidationSample:
-    """Of a link, by the link controller."""
+    """The validation of a link, as the link controller counts it."""
 
     continuous: bool
     runs: int
@@ -69,7 +69,7 @@ class GroupsSample:
     """Consumer groups of a link; only on the link controller."""
 
     link: str
-    states: Mapping[str, int]  # every state, those that no group is in too
+    states: Mapping[str, int]  # all states, also those without a group
     gated: int
     sync_age_seconds: float | None
     sync_seconds: float | None
@@ -83,7 +83,7 @@ class GroupsSample:
 class FleetSample:
     """The counts of a sidecar of a fleet; the second half only while it is the link controller."""
 
-    lease_seconds: float  # left; 0 when it is over
+    lease_seconds: float  # until the lease ends; 0: it has ended
     lease_lapses: int
     sidecars: int | None = None
     sidecars_alive: int | None = None

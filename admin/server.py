@@ -42,16 +42,16 @@ class AdminServerError(LinkerError):
 class _Server(Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals belong to the sidecar: it has partitions to hand over before this server may stop."""
+        """uvicorn must not take signals: the sidecar has partitions to hand over before this server may stop."""
         yield
 
 
 class _Protocol(H11Protocol):
     """Closes connections whose next request does not come.
 
-    uvicorn waits for headers for ever. And where there are as many connections as may be, a new one is not refused: one
-    that waits for its peer gives way, of the address that has most of them. So nobody who only holds connections open keeps
-    others out, nor the probes.
+    uvicorn waits for headers for ever. At the limit of connections a new one is not refused: a connection that waits for
+    its peer is closed in its place, of the address that has most of them. So a peer that only holds connections open keeps
+    neither others nor the probes out.
     """
 
     arrived = 0.0
@@ -88,11 +88,12 @@ class _Protocol(H11Protocol):
 
     @property
     def waits(self) -> bool:
-        """For its peer: for a request, or until it takes the answer."""
+        """Whether it waits for its peer: for a request, or for the peer to take the answer."""
         return self.cycle is None or self.cycle.response_complete or self.flow.write_paused
 
     def _close_if_silent(self) -> None:
-        """A cycle is a request with complete headers; the same answered one twice: none came since."""
+        """Close the connection if no request came since the last look. A cycle is a request with complete headers: the same
+        answered cycle as last time means that none came."""
         if (self.cycle is None or self.cycle.response_complete) and self.cycle is self._last_cycle:
             self.transport.close()
             return
@@ -101,8 +102,8 @@ class _Protocol(H11Protocol):
 
 
 class _Turns:
-    """Refuses requests beyond MAX_REQUESTS at once, the probes aside. An answer that waits for its peer to take it keeps no
-    turn: nobody may ever take it, and its connection gives way to a new one."""
+    """Refuses requests beyond MAX_REQUESTS at once, the probes aside. An answer that waits for its peer to take it does not
+    count: the peer may never take it, and its connection gives way to a new one."""
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app

@@ -79,7 +79,7 @@ class NameTaken(ServiceError):
 
 
 class IllegalState(ServiceError):
-    """Not possible in the present state: pausing while promoting, leaving while leading."""
+    """Refused in the present state, as pausing while promoting, or leaving while leading."""
 
     status, error_code = 409, 40902
 

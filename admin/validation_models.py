@@ -21,7 +21,7 @@ class ValidationModel(BaseModel):
 
 
 class ValidationState(StrEnum):
-    """Of a run."""
+    """State of a validation run."""
 
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"
@@ -65,7 +65,7 @@ class ContinuousValidationRequest(ValidationModel):
     @model_validator(mode="after")
     def _fits(self) -> ContinuousValidationRequest:
         if self.interval_ms is not None and not self.enabled:
-            raise ValueError("interval_ms is of no use without enabled")
+            raise ValueError("interval_ms needs enabled: it is the interval of a continuous validation")
         return self
 
 

@@ -1,8 +1,8 @@
-"""LinkBroker is the sidecar as a broker of one cluster: membership, listeners, followers' side and router of it.
+"""LinkBroker is the sidecar as a broker of one cluster: its membership, its listeners, its answers to followers, its router.
 
-The target has one, and a cluster that the sidecar joins beside it has another one. They share the process (buffers, the
-budget of half received requests, sockets bound early), and nothing else: broker id, identity, metadata image, mirrored
-partitions, fences and numbers are each one's own.
+A sidecar is one link broker in the target, and one more in each source that it joins. The link brokers of a process share
+buffers, the budget of half received requests and the sockets that were bound early, and nothing else: each has its own
+broker id, identity, metadata image, mirrored partitions, fences and numbers.
 
     async with TaskGroup() as group:
         running = group.create_task(broker.run())
@@ -71,7 +71,7 @@ class SharedBuffers:
 
 
 class LinkBroker:
-    """Run `run` beside `join` and `serve`, and `close` it last: nothing of it is left then."""
+    """Run `run` beside `join` and `serve`, and call `close` last: it leaves neither sockets nor tasks behind."""
 
     def __init__(
         self,
@@ -87,7 +87,8 @@ class LinkBroker:
         shared: SharedBuffers,
         at: str = "",
     ) -> None:
-        """`links`: those that mirror into this cluster, which is `at` as in `Link.at`. The state is loaded."""
+        """`links`: the links that mirror into this cluster. `at` names the cluster, as `Link.at` does. The state has to be
+        loaded."""
         self._settings = settings
         self.links = links
         self._at = at
@@ -163,7 +164,8 @@ class LinkBroker:
     ) -> TargetCluster:
         settings = self._settings
         if settings.zookeeper is not None:
-            from linker.zookeeper.cluster import ZooKeeperCluster  # kazoo, which few have a use for
+            # Imported late, with kazoo, which only clusters with ZooKeeper need.
+            from linker.zookeeper.cluster import ZooKeeperCluster
 
             return ZooKeeperCluster(
                 cluster,
@@ -187,7 +189,7 @@ class LinkBroker:
         )
 
     def take_part(self, ports: ClusterPorts) -> None:
-        """The fleet's commands have their effects here from now on."""
+        """From now on the fleet's commands have their effects on this link broker."""
         ports.target, ports.router, ports.hand_overs = self.membership, self.router, self.hand_overs
         ports.links, ports.link_brokers = self.links, self.link_brokers
 
@@ -196,7 +198,7 @@ class LinkBroker:
         return frozenset({self.membership.broker_id, *self._other_link_brokers()})
 
     def _producer_ids(self) -> str:
-        """For sidecars with a link in the other direction."""
+        """The state of this cluster's producer ids, told to sidecars with a link in the other direction."""
         image = self._controller.image
         floors = (
             (link, image.floors.get(name))
@@ -211,7 +213,8 @@ class LinkBroker:
         )
 
     def _upstream(self, topic: str) -> str | None:
-        """For sidecars that mirror from this cluster; None: no mirror, or one that is promoted and begins here."""
+        """The clusters that a topic has passed, told to sidecars that mirror from this cluster. None: the topic begins here,
+        because it is no mirror, or a promoted one."""
         image = self._controller.image
         mirror = image.mirror_of_topic(topic, self._at)
         if mirror is None or all(
@@ -233,7 +236,7 @@ class LinkBroker:
             raise first_error(errors) from None
 
     async def join(self, timeout: float) -> None:
-        """Registered when it returns, with mirrors and fences as the state has them."""
+        """Register. Returns when that is done, with mirrors and fences as the state has them."""
         await create_internal_topics(self.membership, timeout)
         await self.membership.join(timeout)
         self.mirrors.rebuild()
@@ -244,7 +247,7 @@ class LinkBroker:
         self._stack.callback(self.membership.metadata.subscribe(self.hand_overs.on_target_change))
 
     async def serve(self, timeout: float) -> None:
-        """The listeners are open and the cluster has unfenced us when it returns."""
+        """Open the listeners. Returns when the cluster has unfenced us."""
         for one in self._settings.listeners:
             await self._listen(one)
         await self.membership.serve(timeout)
@@ -291,7 +294,7 @@ class LinkBroker:
             raise StillHosting(self.membership.broker_id, leads, hosts)
 
     async def close(self) -> None:
-        """Listeners, router and connections to controllers. The cluster as a client sees it belongs to its maker."""
+        """Close listeners, router and connections to controllers. The client of the cluster is closed by its maker."""
         await self._stack.aclose()
 
     async def _wait_known(self, tps: Collection[TopicPartition], leading: Leading, timeout: float) -> bool:

@@ -24,7 +24,7 @@ class ClusterClient(Protocol):
     def bootstrap_servers(self) -> list[tuple[str, int]]: ...
 
     def controller_bootstrap_servers(self) -> list[tuple[str, int]] | None:
-        """None: ask a broker."""
+        """None: none is configured, and a broker is asked for them."""
         ...
 
     def client_properties(self) -> dict[str, str]:
@@ -34,7 +34,7 @@ class ClusterClient(Protocol):
     def controller_properties(self) -> dict[str, str]: ...
 
     def hiding_values(self) -> AbstractContextManager[None]:
-        """Around whatever is made of the properties: no error quotes what a reference stands for."""
+        """Wrap it around whatever uses the properties: errors that leave it quote no secret that a reference stands for."""
         ...
 
 
@@ -50,9 +50,9 @@ class LinkBrokerSettings:
     #: The ssl.* properties of one listener.
     listener_properties: Callable[[str], Mapping[str, str]]
     rack: str | None = None
-    #: The cluster that it has to be; None: whichever answers.
+    #: The id that the cluster has to have; None: any.
     cluster_id: str | None = None
-    #: None: the cluster is run by KRaft.
+    #: How the cluster's ZooKeeper is reached; None: the cluster is run by KRaft.
     zookeeper: ZooKeeperAccess | None = None
 
     @classmethod
@@ -82,7 +82,7 @@ class LinkBrokerSettings:
 
 
 async def connect_cluster(settings: LinkBrokerSettings, stack: contextlib.AsyncExitStack) -> Cluster:
-    """The cluster as a client sees it, closed by the stack. It tells its id before anything joins it."""
+    """A client of the cluster, closed by the stack. It knows the cluster's id by then, before anything joins the cluster."""
     properties = settings.client.client_properties()
     with settings.client.hiding_values():
         security = ClientSecurity.from_properties(properties)

@@ -41,8 +41,9 @@ _CLOSED_BY = {"{": "}", "[": "]", "(": ")"}
 
 
 def patterns(text: str) -> list[str]:
-    """Comma-separated regular expressions, as Kafka's tools take them; a comma inside {}, [] or (), or behind a backslash,
-    belongs to its expression. ValueError for brackets that do not match: nobody could say where such an expression ends."""
+    """Comma-separated regular expressions, as Kafka's tools take them. A comma inside {}, [] or (), or after a
+    backslash, belongs to its expression. ValueError for brackets that do not match, because the end of such an
+    expression is unclear."""
     parts = [""]
     open_: list[str] = []
     place = 0
@@ -86,7 +87,7 @@ def _check_patterns(text: str) -> str:
         try:
             re.compile(one)
         except re.error as error:
-            raise ValueError(f"{one!r} is no regular expression: {error}") from None
+            raise ValueError(f"{one!r} is not a regular expression: {error}") from None
     return text
 
 
@@ -171,7 +172,7 @@ ReadsPolicy = Literal["allow", "hold"]
 
 
 class Model(BaseModel):
-    """Base of everything below: unknown keys are refused, a misspelt field is an error and not a default."""
+    """Base of all models. Unknown keys are refused, so that a misspelt field is an error and not a default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,6 +1,6 @@
 """Give-backs: link brokers lead a topic of the cluster that was left, and that cluster's own brokers come to lead it again.
 
-A switch that is abandoned ends so, a switch that is finished, and link brokers that led only because all others had died.
+There are three occasions: a switch is abandoned, a switch is finished, or link brokers led only because all others had died.
 
 Invariants:
 - Giving back is written first (`given_back`, TAKING), before anything is sent that gives a partition back, and nothing leads
@@ -26,7 +26,7 @@ from wire.frames.types import TopicPartition
 
 
 def give_back(image: ControllerImage, link: str, topics: Collection[str], now: int) -> list[Record]:
-    """TAKEN -> TAKING, before anything is sent that gives a partition back."""
+    """TAKEN -> TAKING. Written before the first request that gives a partition back."""
     mirrors = [mirror for topic in topics if (mirror := image.mirrors.get((link, topic))) is not None]
     taken = [
         state.tp
@@ -43,7 +43,7 @@ def give_back(image: ControllerImage, link: str, topics: Collection[str], now: i
     ]
     if over:
         raise Refused(
-            f"{listed(over)}: the other cluster owns a part of the topic, so all of it is handed over"
+            f"{listed(over)} cannot be given back: the other cluster owns a part of the topic, so the rest is handed over"
         )
     marked = [replace(mirror, given_back=True) for mirror in mirrors if not mirror.given_back]
     return [*marked, *change(image, link, taken, Phase.TAKING, now)]
@@ -52,7 +52,7 @@ def give_back(image: ControllerImage, link: str, topics: Collection[str], now: i
 def note_widening(
     image: ControllerImage, link: str, attempts: Mapping[TopicPartition, Attempt]
 ) -> list[Record]:
-    """Before an AlterPartition that takes real brokers into the ISR."""
+    """Note the epochs of AlterPartitions that take real brokers into the ISR, before they are sent."""
     return [
         replace(partition_in(image, link, tp, Phase.TAKING), attempt=attempt)
         for tp, attempt in attempts.items()
@@ -60,7 +60,8 @@ def note_widening(
 
 
 def given_back(image: ControllerImage, link: str, topics: Iterable[str], now: int) -> list[Record]:
-    """Real brokers lead all of these topics again, and no AlterPartition that was sent can be carried out any more."""
+    """Remove the mirrors: real brokers lead these topics again, and no AlterPartition that was sent can be carried out any
+    more."""
     records: list[Record] = []
     for topic in topics:
         for state in image.topic_partitions(link, topic):
@@ -71,8 +72,9 @@ def given_back(image: ControllerImage, link: str, topics: Iterable[str], now: in
 
 
 def configs_put_back(image: ControllerImage, mirror: MirrorTopic, now: int) -> list[Record]:
-    """Link brokers led the topic, and its own brokers do again. Noted with the mirror that follows them now, if any. The
-    mirror may have followed its owner's configs meanwhile: then those of them are noted that a late request would undo."""
+    """Note the configs that the topic got back, since its own brokers lead it again, with the mirror that follows them
+    now, if there is one: a late request could set the configs of the take-over once more. If `mirror` has followed its
+    owner's configs meanwhile, those values are noted."""
     follows = image.mirrors.get((link_against(image, mirror.link).name, mirror.topic))
     if follows is None:
         return []
@@ -83,7 +85,7 @@ def configs_put_back(image: ControllerImage, mirror: MirrorTopic, now: int) -> l
 
 
 def begin_finish(image: ControllerImage, link: str, topics: Iterable[str], ending: SwitchEnd) -> list[Record]:
-    """The operator's word that the switch of these topics is final. Said already: no change."""
+    """Note the operator's word that the switch of these topics is final. No change if it is noted already."""
     records: list[Record] = []
     for topic in topics:
         mirror = mirror_of(image, link, topic)
@@ -97,8 +99,8 @@ def begin_finish(image: ControllerImage, link: str, topics: Iterable[str], endin
 
 
 def finish(image: ControllerImage, link: str, topics: Iterable[str], now: int) -> list[Record]:
-    """ACTIVE -> TAKING: the switch of these topics is final, and the brokers of the cluster that was left lead them again.
-    They are closed there before, or this would be a fork. Begun already: no change."""
+    """ACTIVE -> TAKING: the switch of these topics is final, and the brokers of the cluster that was left come to lead them
+    again. The topics must be closed there before, or clients would write to two logs. No change if this has begun."""
     records: list[Record] = []
     for topic in topics:
         mirror = mirror_of(image, link, topic)
@@ -114,8 +116,9 @@ def finish(image: ControllerImage, link: str, topics: Iterable[str], now: int) -
 
 
 def forget_ends(image: ControllerImage, link: str, tps: Iterable[TopicPartition]) -> list[Record]:
-    """Brokers of the cluster lead these again and take records, while the rest of their topic is being given back. If link
-    brokers come to lead them once more, their log ends elsewhere. `link`: the one back."""
+    """Forget the noted ends of partitions that brokers of the cluster lead again, while the rest of their topic is
+    being given back. Those brokers take records: if link brokers come to lead once more, the log ends elsewhere.
+    `link`: the one back."""
     return [
         replace(state, taken=None, session_epoch=-1)
         for tp in tps
@@ -124,8 +127,8 @@ def forget_ends(image: ControllerImage, link: str, tps: Iterable[TopicPartition]
 
 
 def left_taken(image: ControllerImage, link: str) -> list[str]:
-    """Topics of `link` that are TAKING or TAKEN, and that nobody is about to go on with: no promote and no debt of one, no
-    restore, and no finish. Link brokers led them because all others had died, and whoever gave them back has ended."""
+    """Topics of `link` that are TAKING or TAKEN without anything that goes on with them: no promote, no debt of one, no
+    restore, no finish. Link brokers led them because all others had died, and the task that gave them back has ended."""
     try:
         back = link_against(image, link).name
     except NotFound:

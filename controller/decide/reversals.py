@@ -27,8 +27,8 @@ def reverse(
     now: int,
     led: Collection[TopicPartition] = (),
 ) -> list[Record]:
-    """TAKEN -> ACTIVE for the partitions of `link`'s mirrors that the other cluster's own brokers lead now. `led`: those of
-    which its metadata log says so, and the state may not yet."""
+    """TAKEN -> ACTIVE for the partitions of `link`'s mirrors that the other cluster's own brokers lead now. `led`:
+    partitions that they lead by that cluster's metadata log, although the state may not say so yet."""
     back = link_against(image, link).name
     tps = [
         state.tp
@@ -42,8 +42,8 @@ def reverse(
 
 
 def end_forward(image: ControllerImage, link: str, topics: Sequence[str], now: int) -> list[Record]:
-    """Remove `link`'s mirrors of topics that are reversed as a whole. The jobs' notes that their source is closed end too:
-    the topic may be switched back, and a new mirror of its name owes nothing."""
+    """Remove `link`'s mirrors of topics that are reversed as a whole, and the notes of jobs that their source is closed: the
+    topic may be switched back, and a new mirror of that name must not begin with such a debt."""
     back = link_against(image, link).name
     records: list[Record] = []
     for topic in topics:

@@ -1,7 +1,7 @@
 """The link that runs against another one: from that link's target to its source.
 
-It has no properties of its own, since the configuration says how the target is reached, and the options of the link that it
-reverses. It is written down before the first topic is switched, and exists as long as that link.
+The reverse link has no properties of its own, since the configuration says how the target is reached. It has the options of
+the link that it reverses. It is written down before the first topic is switched, and exists as long as the other link.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ def reverse_name(link: str) -> str:
 
 
 def reverse_of(image: ControllerImage, link: str) -> Link | None:
-    """The link that runs against this one; None before it was needed."""
+    """The link that runs against this one; None until the first topic is switched."""
     found = image.links.get(reverse_name(link))
     return None if found is None or found.reverse_of != link else found
 
 
 def at_source(image: ControllerImage, link: str) -> str:
-    """The cluster that a link mirrors, as `Link.at`; it has to be one that sidecars may have joined."""
+    """The cluster that a link mirrors, named as in `Link.at`. Only for clusters that sidecars can join."""
     found = image.links.get(link)
     return link if found is None or found.reverse_of is None else ""
 
 
 def create_reverse(image: ControllerImage, link: Link, target_cluster_id: str, now: int) -> list[Record]:
-    """AlreadyExists where an ordinary link has the name."""
+    """Create the link against `link`, if there is none. AlreadyExists if an ordinary link has its name."""
     name = reverse_name(link.name)
     if reverse_of(image, link.name) is not None:
         return []
     if name in image.links:
         raise AlreadyExists(
-            f"link {name!r} exists: topics of link {link.name!r} cannot be switched while a link has that name"
+            f"topics of link {link.name!r} cannot be switched while another link is named {name!r}: delete that link"
         )
     reverse = Link(
         name=name,
@@ -61,9 +61,13 @@ def set_sync(image: ControllerImage, link: str, topics: Iterable[str], on: bool)
         if mirror is None:
             raise NotFound(f"link {link!r} has no mirror of topic {topic!r}")
         if not on and any(job.switch and topic in job.topics for job in image.running_jobs(link)):
-            raise Refused(f"topic {topic!r} is being switched, which needs its sync")
+            raise Refused(
+                f"topic {topic!r} is being switched, which needs its sync: wait until the switch is over"
+            )
         if on and mirror.ending is not None:
-            raise Refused(f"the switch of topic {topic!r} is being finished: there is no way back")
+            raise Refused(
+                f"the switch of topic {topic!r} is being finished: it cannot be switched back any more"
+            )
         if mirror.sync != on:
             records.append(replace(mirror, sync=on))
     return records

@@ -36,7 +36,7 @@ from wire.frames.types import TopicId, TopicPartition
 
 
 class OwnerTopic(NamedTuple):
-    """A topic in the cluster that is to be left, as its metadata log shows it."""
+    """A topic as the metadata log of the cluster that is to be left shows it."""
 
     topic_id: TopicId
     replicas: tuple[tuple[int, ...], ...]  # its own brokers by partition, preferred leader first
@@ -50,7 +50,7 @@ class Shrink(NamedTuple):
     end: int
     attempt: Attempt
     leadership: Leadership
-    exported: Exported | None = None  # what lies behind, of a source that is restored
+    exported: Exported | None = None  # the exported records beyond `end`, of a source that is restored
 
 
 def link_against(image: ControllerImage, link: str) -> Link:
@@ -67,11 +67,13 @@ def link_against(image: ControllerImage, link: str) -> Link:
 def begin(
     image: ControllerImage, link: str, topics: Mapping[str, OwnerTopic], now: int, given_back: bool = False
 ) -> list[Record]:
-    """TAKING, for topics that `link` mirrors; one that is TAKING or TAKEN is left as it is. `given_back`: a link broker
-    leads because all others died, and nothing is to be taken."""
+    """TAKING, for topics that `link` mirrors. A topic that is TAKING or TAKEN stays as it is. `given_back`: the topic
+    is only to be given back, because a link broker came to lead it when all others died."""
     back = link_against(image, link)
     if link_of(image, link).prefix or back.prefix:
-        raise Refused(f"link {link!r} gives its mirrors another name: their topics cannot be switched")
+        raise Refused(
+            f"link {link!r} has a prefix, so its mirrors have other names than their topics: they cannot be switched"
+        )
     records: list[Record] = []
     for topic, owner in topics.items():
         forward = mirror_of(image, link, topic)
@@ -128,8 +130,8 @@ def _taking(
 
 
 def epochs_of_copies(forward: MirrorPartition, start: int) -> tuple[tuple[int, int], ...]:
-    """Of the log that it will read from: all batches have the forward mirror's session epoch, but for those of a time when
-    that cluster's own brokers led."""
+    """The leader epochs of the copies at the other cluster, which the mirror back will read: its link brokers stamped all
+    batches with the forward mirror's session epoch, except those of a time when the cluster's own brokers led."""
     if forward.taken is None:
         return ((forward.session_epoch, start),)
     end = forward.taken.end
@@ -138,7 +140,8 @@ def epochs_of_copies(forward: MirrorPartition, start: int) -> tuple[tuple[int, i
 
 
 def note_shrinks(image: ControllerImage, link: str, shrinks: Mapping[TopicPartition, Shrink]) -> list[Record]:
-    """Before the real brokers are taken out of the ISR: where the log ends, and under which epochs. `link`: the one back."""
+    """Note the end and the leader epochs of each log, before the real brokers are taken out of the ISR. `link`: the
+    one back."""
     return [
         replace(_led(image, link, tp, shrink.end, shrink.leadership, shrink.exported), attempt=shrink.attempt)
         for tp, shrink in shrinks.items()
@@ -149,7 +152,8 @@ def note_shrinks(image: ControllerImage, link: str, shrinks: Mapping[TopicPartit
 def note_ends(
     image: ControllerImage, link: str, ends: Mapping[TopicPartition, tuple[int, Leadership]]
 ) -> list[Record]:
-    """Link brokers lead, and give back: where the log ends, for the brokers that follow them until they lead again."""
+    """Note the end of each log that link brokers lead and give back: the real brokers follow up to it before they lead
+    again."""
     return [
         _led(image, link, tp, end, leadership)
         for tp, (end, leadership) in ends.items()
@@ -183,11 +187,11 @@ def _led(
 def take(
     image: ControllerImage, link: str, leaderships: Mapping[TopicPartition, Leadership], now: int
 ) -> list[Record]:
-    """TAKING -> TAKEN: the metadata log shows link brokers alone."""
+    """TAKING -> TAKEN: the metadata log shows that only link brokers lead, are in the ISR and may be elected."""
     records: list[Record] = []
     for tp, leadership in leaderships.items():
         if _going_forward(image, link, tp).taken is None:
-            raise Refused(f"{tp} was not about to be taken over")
+            raise Refused(f"{tp} cannot be TAKEN: the end of its log was not noted before")
         records += change(
             image,
             link,
@@ -202,8 +206,8 @@ def take(
 
 
 def refuse_unless_taken(image: ControllerImage, link: str, tps: Collection[TopicPartition]) -> None:
-    """A hand-over of these partitions is about to be sent. In a switch their source must be held by link brokers alone, and
-    nobody must have begun to give it back."""
+    """Called when a hand-over of these partitions is about to be sent. In a switch, link brokers alone must hold their
+    source, and giving it back must not have begun."""
     chosen = set(tps)
     switched = [tp for job in image.running_jobs(link) if job.switch for tp in job.partitions if tp in chosen]
     if not switched:
@@ -215,7 +219,9 @@ def refuse_unless_taken(image: ControllerImage, link: str, tps: Collection[Topic
         if (state := image.partitions.get((back, tp))) is None or state.phase is not Phase.TAKEN
     ]
     if loose:
-        raise Refused(f"the source of {listed(loose)} is not taken over: its own brokers may lead")
+        raise Refused(
+            f"the source of {listed(loose)} is not taken over, so its own brokers may lead there and take writes"
+        )
 
 
 def _going_forward(image: ControllerImage, link: str, tp: TopicPartition) -> MirrorPartition:

@@ -1,8 +1,8 @@
 """The next request that brings a partition from its own brokers to link brokers, or back. Pure: the metadata image decides.
 
-Facts of the controller these rest on (`ReplicationControlManager`, `PartitionChangeBuilder` of 4.x):
-- A reassignment that only turns the order of the replicas is carried out at once, with one record and without a new leader
-  epoch. ElectLeaders PREFERRED elects the first replica if it is in the ISR.
+The steps rely on these facts of the controller (`ReplicationControlManager`, `PartitionChangeBuilder` of 4.x):
+- A reassignment that only changes the order of the replicas is carried out at once, with one record and without a new
+  leader epoch. ElectLeaders PREFERRED elects the first replica if it is in the ISR.
 - An AlterPartition is accepted only with the present leader epoch and partition epoch, in the name of the leader. A change
   of the leader raises the leader epoch. So once a real broker leads under a higher leader epoch than an AlterPartition
   carried, that AlterPartition can never be carried out.
@@ -10,9 +10,10 @@ Facts of the controller these rest on (`ReplicationControlManager`, `PartitionCh
   empties both lists of them.
 - Nothing else takes a broker into the ISR. One that is fenced leaves it, and becomes no eligible leader but of itself.
 
-A request to reassign or to elect that comes late, after all was given back, can make a link broker the leader once more,
-with the real brokers in the ISR: they lead again a moment later (`plan.in_sync`), and no record was taken meanwhile. It
-cannot shrink the ISR: an AlterPartition is noted under the newest controller epoch before it leaves.
+A late request to reassign or to elect, after all was given back, can make a link broker the leader once more, with the real
+brokers in the ISR. That does no harm: the real brokers lead again a moment later (`plan.in_sync`), and no record is taken
+meanwhile. A late request cannot shrink the ISR, because an AlterPartition is noted under the newest controller epoch before
+it is sent.
 """
 
 from __future__ import annotations
@@ -39,17 +40,18 @@ class EligiblePartition(PartitionView, Protocol):
 
 
 class Reached(NamedTuple):
-    """The metadata log shows it."""
+    """Done: the metadata log shows it."""
 
 
 class NotNow(NamedTuple):
     reason: str
-    may_pass: bool = True  # by itself
+    may_pass: bool = True  # the reason may go away without anybody's doing
 
 
 @dataclass(frozen=True, slots=True)
 class Shrinkable:
-    """A link broker leads, and real brokers are in the ISR yet, or may be elected: AlterPartition to this ISR."""
+    """The next request is an AlterPartition to this ISR: a link broker leads, but real brokers are still in the ISR, or may
+    be elected."""
 
     new_isr: tuple[int, ...]
 
@@ -59,7 +61,7 @@ BackStep = Reassign | ElectPreferred | AlterIsr | Reached | NotNow
 
 
 def held_by_link(partition: EligiblePartition, link_brokers: Collection[int]) -> bool:
-    """A link broker leads, and none but link brokers can be elected, whatever dies."""
+    """Whether a link broker leads, and only link brokers can be elected, whichever brokers die."""
     electable = {*partition.isr, *partition.elr, *partition.last_known_elr}
     return partition.leader in link_brokers and electable <= set(link_brokers)
 
@@ -71,23 +73,23 @@ def obstacle(
     link_brokers: Collection[int],
     follower: int | None = None,
 ) -> NotNow | None:
-    """Why a partition cannot be taken over now. `follower`: the link broker that can tell where the log ends, -1 if
-    there is none; None: any."""
+    """Why a partition cannot be taken over now. `follower`: the link broker that can tell the end of the log. -1: there is
+    none; None: any of them can."""
     partition = _found(image, tp, topic_id)
     if isinstance(partition, NotNow):
         return partition
     if partition.leader < 0:
         return NotNow("it has no leader")
-    # Link brokers that are to come beside the leader are among the replicas since the take-over was prepared.
+    # The link brokers that are to join the leader were added to the replicas when the take-over was prepared.
     if partition.removing or not set(partition.adding) <= set(link_brokers):
         return NotNow(
             f"it is being reassigned (adding {list(partition.adding)}, removing {list(partition.removing)})"
         )
     ready = _ready(image, partition, link_brokers)
     if follower == -1:
-        return NotNow("the sidecar that leads its mirror is no broker of its cluster")
+        return NotNow("the sidecar that leads its mirror has not joined the partition's cluster as a broker")
     if follower is not None and ready != [follower]:
-        return NotNow(f"of the link brokers {follower} alone has to be in its ISR {list(partition.isr)}")
+        return NotNow(f"link broker {follower} has to be the only one in its ISR {list(partition.isr)}")
     if not ready:
         return NotNow(f"no link broker is in its ISR {list(partition.isr)}")
     return None
@@ -110,7 +112,7 @@ def take_step(
     if held_by_link(partition, link_brokers):
         return Reached()
     if partition.removing or not set(partition.adding) <= set(link_brokers):
-        return NotNow("somebody began to reassign it")
+        return NotNow("it is being reassigned, by another request than ours")
     ready = _ready(image, partition, link_brokers)
     if partition.leader in link_brokers:
         if partition.leader not in ready:
@@ -143,9 +145,9 @@ def back_step(
 ) -> BackStep:
     """The next request of giving a partition back.
 
-    `attempt`: the newest AlterPartition that may be under way. `end`: of the log that the link brokers have. `order`: of
-    the real brokers as it was before. `patient`: wait for every real broker that is alive, not only for one. `closed`: the
-    other cluster keeps the partition, and nobody can write here: any broker may lead, whatever it lacks.
+    `attempt`: the newest AlterPartition that may be under way. `end`: the end of the link brokers' log. `order`: the real
+    brokers in the order that they had before. `patient`: wait for every real broker that is alive, not only for one.
+    `closed`: the other cluster keeps the partition and nobody can write here, so any broker may lead, whatever it lacks.
     """
     partition = _found(image, tp, topic_id)
     if isinstance(partition, NotNow):
@@ -163,7 +165,7 @@ def back_step(
     alive = [b for b in real if broker_trouble(image, b) is None]
     members = [b for b in alive if b in partition.isr]
     if members:
-        # Each of them has all that was acknowledged by the whole ISR. With acks=1 more was: it is at the end.
+        # Each member has all that the whole ISR acknowledged. Records for acks=1 may lie beyond: it has to reach the end.
         at_end = [b for b in members if end is not None and _stands_at(image, b, positions.get(b), end)]
         if not at_end and end is not None and patient and not closed:
             return NotNow(f"brokers {members} have not followed to {end} yet")
@@ -176,7 +178,7 @@ def back_step(
     if closed:
         ready = alive
     elif end is None:
-        return NotNow("where its log ends is not known yet")
+        return NotNow("the end of its log is not known yet")
     else:
         ready = [b for b in alive if _stands_at(image, b, positions.get(b), end)]
     if not ready or (patient and len(ready) < len(alive)):
@@ -187,7 +189,7 @@ def back_step(
     trouble = broker_trouble(image, partition.leader)
     if trouble is not None:
         return NotNow(trouble)
-    # The other link brokers do not follow: in the ISR of a real leader they would hold up its acknowledgements.
+    # Link brokers beside the leader do not follow: in the ISR of a real leader they would hold up its acknowledgements.
     return AlterIsr((partition.leader, *ready))
 
 
@@ -199,7 +201,7 @@ def _found(image: ImageView, tp: TopicPartition, topic_id: TopicId) -> EligibleP
 
 
 def _ready(image: ImageView, partition: PartitionView, link_brokers: Collection[int]) -> list[int]:
-    """The link brokers of the ISR that may lead, in the order of the replicas."""
+    """The link brokers in the ISR that may lead, in the order of the replicas."""
     return [
         b
         for b in partition.replicas
@@ -208,12 +210,12 @@ def _ready(image: ImageView, partition: PartitionView, link_brokers: Collection[
 
 
 def _behind(first: Sequence[int], real: Sequence[int], partition: PartitionView) -> tuple[int, ...]:
-    """All replicas in a new order: these, the other real brokers, the link brokers."""
+    """All replicas in a new order: first these, then the other real brokers, then the link brokers."""
     return tuple(dict.fromkeys([*first, *real, *partition.replicas]))
 
 
 def _stands_at(image: ImageView, broker: int, position: ReplicaPosition | None, end: int) -> bool:
-    """Whether this very incarnation of the broker has asked for what comes at the end: it has all that is below."""
+    """Whether this incarnation of the broker has fetched from `end`, and so has all that is before it."""
     if position is None or position.offset != end:
         return False
     return position.broker_epoch in (-1, image.brokers[broker].epoch)

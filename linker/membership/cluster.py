@@ -42,9 +42,9 @@ class Registered(Protocol):
 
     identity: Identity
     rack: str | None
-    #: Whether the controller takes us for gone; None: not known yet.
+    #: Whether the controller has fenced us; None: not known yet.
     fenced: bool | None
-    #: Monotonic time of the sending of the last sign of life that was accepted.
+    #: Monotonic time at which the last accepted sign of life was *sent*.
     last_heartbeat: float
 
     @property
@@ -116,7 +116,7 @@ class TargetCluster:
         self.metadata = metadata
         self.registration = registration
         self.operations = operations
-        #: Takes the requests of a controller from before KRaft; None: the cluster has none.
+        #: Takes the requests that a controller from before KRaft sends to brokers; None: the cluster is run by KRaft.
         self.control: Callable[[ControlRequest], None] | None = None
         self._joined = asyncio.Event()
 
@@ -175,5 +175,5 @@ class TargetCluster:
         await self.registration.leave(timeout)
 
     async def close(self) -> None:
-        """Close the connections to the controllers; the cluster's own belong to whoever made it."""
+        """Close the connections to the controllers. Those of the client `cluster` stay open: its maker closes them."""
         await self.channel.close()

@@ -1,6 +1,6 @@
-"""Requests to the active controller, over one connection per purpose, wherever it moves.
+"""Requests to the active controller, over one connection per purpose. The channel follows when another one becomes active.
 
-The channel knows nothing of the requests' meaning: only which answers say "not the active controller", and whether a
+The channel does not know the meaning of requests. It knows which answers say "not the active controller", and whether a
 request may be sent again. discovery.py finds the active controller.
 """
 
@@ -61,7 +61,7 @@ class ControllerChannel:
         own_broker_id: int | None = None,
         finder: ControllerFinder | None = None,
     ) -> None:
-        """`finder`: where the controllers are not a quorum of KRaft."""
+        """`finder`: finds the controller of a cluster that has no KRaft quorum; None: the quorum is asked."""
         self._cluster = cluster
         self._security = security
         self._client_id = client_id
@@ -113,8 +113,9 @@ class ControllerChannel:
                 await asyncio.sleep(backoff.next())
 
     async def _ask_brokers(self, tried: dict[str, str], deadline: float) -> ActiveController | None:
-        """Also where controllers are configured: all of these may have been replaced since (KIP-853). There, a refusal
-        is one more reason, and the controllers are asked again."""
+        """Ask the target's brokers, even if controllers are configured: all of those may have been replaced since (KIP-853).
+        With controllers configured, a refusal by the brokers is only noted as one more reason, and the controllers are
+        asked again."""
         try:
             return await self._finder.ask_brokers(tried, deadline)
         except (AuthenticationFailed, MissingRight, TargetUnsupported) as error:
@@ -124,7 +125,7 @@ class ControllerChannel:
             return None
 
     def moved(self, stale: ActiveController | None, *, leader_id: int = -1, epoch: int = -1) -> None:
-        """Somebody learned that `stale` is not active any more; an answer may have named the new leader.
+        """An answer has shown that `stale` is not active any more; it may have named the new leader.
 
         Leaders are named with their epoch, and an older epoch never replaces a newer one (QuorumState's
         rule), so a controller that was cut off cannot pull us back.
@@ -189,7 +190,7 @@ class ControllerChannel:
         return ConnectionLost("the channel to the controller is closed", sent=False)
 
     async def open_connection(self, *, timeout: float) -> Connection:
-        """A connection of the caller's own to the active controller."""
+        """A new connection to the active controller. The caller owns it and closes it."""
         deadline = time.monotonic() + timeout
         active = self._active or await self.discover(timeout)
         return await self._open(active.host, active.port, remaining(deadline, timeout))
@@ -213,11 +214,10 @@ class ControllerChannel:
         `fields` may be a function: it is called right before the request is sent (and again before it is sent
         again), for requests whose epochs must be the newest known.
 
-        A request that was surely not carried out is repeated until the deadline. One that may have been
-        carried out is repeated only if `idempotent`; else ConnectionLost(sent=True) is raised and the caller
-        settles the outcome from the metadata log. NOT_CONTROLLER counts as "may have been": a controller that
-        resigns fails the writes it has appended but not yet committed with NotControllerException, and the
-        next leader may commit them (`QuorumController.renounce`).
+        A request that was surely not carried out is repeated until the deadline. A request that may have been carried out
+        is repeated only if `idempotent`; else ConnectionLost(sent=True) is raised, and the caller settles the outcome from
+        the metadata log. NOT_CONTROLLER means "may have been carried out": a controller that resigns answers so to writes
+        that it has appended but not committed, and the next leader may commit them (`QuorumController.renounce`).
         """
         deadline = time.monotonic() + timeout
         active: ActiveController | None = None
@@ -225,7 +225,7 @@ class ControllerChannel:
         async def once() -> Any:
             nonlocal active
             active, connection = await self.connection(purpose, timeout=remaining(deadline, timeout))
-            # From here to the write inside call() nothing awaits: a function sees the image of the send time.
+            # Nothing awaits from here to the write inside call(): a function of fields sees the image as it is when sent.
             values = fields() if callable(fields) else fields
             try:
                 return await connection.call(
@@ -240,7 +240,7 @@ class ControllerChannel:
                 raise
 
         def forget() -> None:
-            if active is not None:  # else no controller was asked, and none has moved
+            if active is not None:  # None: no controller was asked, so none has moved
                 self.moved(active)
 
         def address() -> str | None:
@@ -263,7 +263,7 @@ class ControllerChannel:
                 ),
             )
         except MalformedFrame as error:
-            # An answer nobody can read says nothing about what was done.
+            # An answer that cannot be read does not tell whether the request was carried out.
             raise ConnectionLost(
                 f"the controller's answer cannot be read: {error.message}",
                 sent=True,

@@ -35,7 +35,7 @@ _DESCRIBE_QUORUM: dict[str, object] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ActiveController:
-    """The controller that leads the metadata quorum, as far as known."""
+    """The controller that leads the metadata quorum, as an answer told."""
 
     id: int
     host: str
@@ -48,7 +48,7 @@ class ActiveController:
 
 
 class ControllerFinder(Protocol):
-    """Finds the active controller. `bootstrap`: addresses of controllers that were configured."""
+    """Finds the active controller. `bootstrap`: the configured addresses of controllers."""
 
     bootstrap: list[tuple[str, int]]
     known: dict[int, tuple[str, int]]
@@ -97,7 +97,7 @@ class QuorumFinder:
                 tried[where] = str(error)
                 return None
 
-        # Asked at the same time, and the first leader wins: one that hangs must not hide the others.
+        # All are asked at once and the first leader wins, because a controller that hangs must not delay the others.
         tasks = [asyncio.ensure_future(probe(*address)) for address in addresses]
         found: list[ActiveController] = []
         refusals: list[LinkerError] = []
@@ -112,7 +112,7 @@ class QuorumFinder:
                     continue
                 if answer.epoch >= highest_epoch:
                     return answer
-                # A leader that was cut off still thinks it leads; somebody else may lead a newer epoch.
+                # A leader that was cut off still thinks that it leads; another controller may lead a newer epoch.
                 found.append(answer)
         finally:
             for task in tasks:
@@ -145,7 +145,7 @@ class QuorumFinder:
 
     async def ask_brokers(self, tried: dict[str, str], deadline: float) -> ActiveController | None:
         """The answer of the target's brokers; each of them forwards the question to the active controller."""
-        # Never ourselves: the question would only travel in a circle. None is any node of the bootstrap list.
+        # Never ourselves, or the question would travel in a circle. None stands for any node of the bootstrap list.
         others: list[int | None] = [node for node in self._cluster.nodes if node != self._own_broker_id]
         random.shuffle(others)
         for node_id in others or [None]:
@@ -215,7 +215,7 @@ async def end_connection(connection: Connection) -> None:
 
 
 def remaining(deadline: float, most: float) -> float:
-    """The time for the next step; a deadline that has passed is an error here, not a step of no length."""
+    """The time for the next step. RequestTimedOut once the deadline has passed, so that no step gets a timeout of 0."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise RequestTimedOut("no time is left to reach the active controller", sent=False)

@@ -13,8 +13,7 @@ from wire.client.retry import RIGHTS
 from wire.errors import BrokerError, LinkerError, error_name
 from wire.frames.types import TopicPartition
 
-# ControllerApis.scala and KafkaApis.scala, `authorizeClusterOperation` and `filterByAuthorized` of each
-# handler.
+# From ControllerApis.scala and KafkaApis.scala: `authorizeClusterOperation` and `filterByAuthorized` in each handler.
 _CLUSTER_ACTION = ("CLUSTER_ACTION", "Cluster", "--operation ClusterAction --cluster")
 _ALTER = ("ALTER", "Cluster", "--operation Alter --cluster")
 REQUIRED_RIGHTS: dict[str, tuple[str, str, str]] = {
@@ -54,7 +53,7 @@ class MissingRight(TargetError):
 
 
 class TargetUnsupported(TargetError):
-    """ZooKeeper mode, or a version too old for what membership needs."""
+    """The cluster runs in ZooKeeper mode, or is too old for membership."""
 
 
 class ControllerUnreachable(TargetError):
@@ -62,7 +61,7 @@ class ControllerUnreachable(TargetError):
 
 
 class BrokerIdTaken(TargetError):
-    """Another incarnation (a real broker, or another sidecar) holds our broker id."""
+    """A real broker, or another sidecar, is registered with our broker id."""
 
 
 class ClusterIdChanged(TargetError):
@@ -92,7 +91,7 @@ class StillHosting(TargetError):
             parts.append(f"is a replica of {_listed(self.hosts)}")
         super().__init__(
             f"sidecar {broker_id} cannot leave: it {' and '.join(parts)}; promote or delete these mirrors "
-            "first, and reassign what is no mirror to real brokers"
+            "first, and reassign partitions that are no mirrors to real brokers"
         )
 
 
@@ -126,7 +125,7 @@ def raise_refused(
 def refusal(
     api: str, cluster: str, what: str, failed: Mapping[str, tuple[int, str | None]]
 ) -> MissingRight | OperationFailed:
-    """For items with their error codes and messages: MissingRight if that is the reason, OperationFailed otherwise."""
+    """The error to raise for refused items: MissingRight if a right is missing, OperationFailed otherwise."""
     codes = [code for code, _ in failed.values()]
     if any(code in RIGHTS for code in codes):
         return MissingRight(api, cluster)

@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 def hosted_partitions(
     image: ClusterImage, broker_id: int
 ) -> tuple[list[TopicPartition], list[TopicPartition]]:
-    """(led, merely hosted) partitions that need the broker. One that only lists it as on its way out, with the ISR
-    without it, does not: it goes with the next change that completes the reassignment."""
+    """The partitions that need the broker: (led by it, only hosted). A partition that is removing it and has it no longer in
+    the ISR does not need it: the change that completes the reassignment takes it out."""
     leads, hosts = [], []
     for topic in image.topics_by_id.values():
         for partition in topic.partitions.values():

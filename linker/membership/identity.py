@@ -30,7 +30,7 @@ class AdvertisedListener(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Identity:
-    """The sidecar as one cluster knows it; must outlive the process."""
+    """The sidecar as one cluster knows it. It has to outlive the process (see above)."""
 
     broker_id: int
     incarnation_id: bytes
@@ -43,8 +43,8 @@ class Identity:
         return Identity(broker_id, uuid.uuid4().bytes, uuid.uuid4().bytes)
 
 
-#: The newest levels that this code can live with: their records are those of wire/metadata/schemas.py, and how partitions
-#: are led under them is known. Other features are of coordinators and of the quorum, which a link broker is not.
+#: The newest feature levels that this code supports: wire/metadata/schemas.py has their records, and their rules for leading
+#: partitions are implemented. All other features concern coordinators and the quorum, and a link broker is neither.
 NEWEST_LEVELS: Final[Mapping[str, int]] = {
     "metadata.version": 30,  # 4.3-IV0
     "eligible.leader.replicas.version": 1,
@@ -78,7 +78,7 @@ def offered_features(
 
 
 def too_new(finalized: Mapping[str, tuple[int, int]], in_log: Mapping[str, int]) -> str | None:
-    """A feature level that is finalized there and not known here."""
+    """The message about a finalized feature level that this version does not know; None: it knows all of them."""
     for name, newest in NEWEST_LEVELS.items():
         level = max(in_log.get(name, 0), *finalized.get(name, (0, 0)))
         if level > newest:

@@ -1,4 +1,4 @@
-"""The listeners on which a cluster's brokers talk to each other; followers come in there only.
+"""The listeners on which a cluster's brokers talk to each other. Followers are served on these only.
 
 Each broker's own configuration names its listener, and they may differ while that is changed. So all brokers are asked,
 again and again. Until one has answered, followers are served on every listener.
@@ -24,14 +24,14 @@ _PROTOCOL: Final = "security.inter.broker.protocol"
 _DEFAULT: Final = "PLAINTEXT"
 
 Ask = Callable[[int, str, float], Awaitable[str | None]]
-"""A config of a broker, as that broker tells it, within so many seconds. LinkerError where it does not."""
+"""Asks a broker for one of its configs, within so many seconds. LinkerError if it does not tell."""
 
 
 class InterBrokerListeners:
     def __init__(
         self, ask: Ask, brokers: Callable[[], Collection[int]], ours: Collection[str], cluster: str = "target"
     ) -> None:
-        """ours: names of the sidecar's own listeners. With a single one there is nothing to tell apart."""
+        """`ours`: names of the sidecar's own listeners. With a single listener nobody has to be asked."""
         self._ask = ask
         self._cluster = cluster
         self._brokers = brokers
@@ -55,8 +55,8 @@ class InterBrokerListeners:
         await self.task.run()
 
     async def look(self) -> str | None:
-        """Ask each broker once; why none told. One that is gone, or does not answer, keeps its last answer: it comes back
-        with the same configuration."""
+        """Ask each broker once. Returns the reason if no broker told; else None. A broker that is gone or does not answer
+        keeps its last answer, since it comes back with the same configuration."""
         reason = ""
         for broker in self._brokers():
             try:

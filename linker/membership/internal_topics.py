@@ -12,15 +12,18 @@ log = logging.getLogger(__name__)
 
 _COORDINATOR_TIMEOUT = 10.0
 _COORDINATOR_TYPES = (0, 1)  # FindCoordinator: group, transaction
-#: Of the names that the sidecar's principal may describe for its gates, if there are ACLs: without that right a broker
-#: refuses before it makes the topic (`KafkaApis.getCoordinator`).
+#: The name that is asked for. If there are ACLs, the sidecar's principal may describe it for its gates: without that right
+#: a broker refuses before it makes the topic (`KafkaApis.getCoordinator`).
 _KEY = "kafka-linker-gate-"
 _REFUSED = frozenset({GROUP_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
 
 
 async def create_internal_topics(target: TargetCluster, timeout: float) -> None:
-    """Where no log dir can be cordoned (heartbeats before v2, KIP-1066), automatic placement may choose us. Kafka
-    creates its own topics when they are first asked for: better before there is a link broker."""
+    """Make the target create __consumer_offsets and __transaction_state before there is a link broker.
+
+    Kafka creates them when they are first asked for. Where no log dir can be cordoned (heartbeats before v2, KIP-1066),
+    automatic placement could then choose us.
+    """
     if not await target.places_replicas_on_us(timeout):
         return
     refused = False
@@ -34,7 +37,7 @@ async def create_internal_topics(target: TargetCluster, timeout: float) -> None:
         except LinkerError as error:
             log.warning("an internal topic of the target was not created beforehand: %s", error)
             continue
-        # An answer that there is no coordinator yet is expected.
+        # Expected: the answer that there is no coordinator yet.
         codes = {int(one.error_code) for one in getattr(answer, "coordinators", None) or (answer,)}
         refused = refused or bool(codes & _REFUSED)
     if refused:

@@ -39,7 +39,7 @@ from wire.metadata import ClusterImage, load_snapshot, replay_batches
 
 log = logging.getLogger(__name__)
 
-# Decoding blocks the event loop, so not too much at a time; snapshots are decoded in a thread.
+# Decoding blocks the event loop, so one answer is kept small; snapshots are decoded in a thread.
 _MAX_BYTES = 1 << 20
 _MIN_VERSION, _MAX_VERSION = 12, 18
 _HIGH_WATERMARK_VERSION = 18
@@ -56,7 +56,7 @@ class MetadataLog(WatchedImage):
     def __init__(self, channel: ControllerChannel) -> None:
         super().__init__(channel.cluster_name)
         self._channel = channel
-        self._tail = UncommittedTail()  # continues the image, or the one that is to replace it
+        self._tail = UncommittedTail()  # continues the image, or its replacement
         self._replacement: ClusterImage | None = None
         self.quorum = Quorum(channel)
         self._snapshots = SnapshotReader(channel, self.quorum)
@@ -76,14 +76,13 @@ class MetadataLog(WatchedImage):
     async def caught_up(self, timeout: float) -> None:
         """Return once everything committed before this call is replayed.
 
-        The proof is a Fetch that was *sent* after the call and answered with a high watermark we have
-        reached.
+        The proof is a Fetch that was *sent* after the call, and whose answer names a high watermark that we have reached.
         """
         deadline = time.monotonic() + timeout
         start = self._rounds
         self._in_a_hurry += 1
         try:
-            # One answer may already have been on its way when we were called.
+            # The first answer may have been on its way already when this was called.
             while not (self._rounds >= start + 2 and 0 <= self.high_watermark <= self._tail.committed_offset):
                 await self._next_change(deadline, f"offset {self.high_watermark}")
         finally:
@@ -100,13 +99,13 @@ class MetadataLog(WatchedImage):
         )
 
     def expect_cluster(self, cluster_id: str) -> None:
-        """Have every request name the cluster, so that a controller of another one refuses it."""
+        """From now on every request names the cluster, so that a controller of another cluster refuses it."""
         self.quorum.cluster_id = cluster_id
 
     # --- the fetch loop -------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Follow the log until cancelled; raises what cannot be repaired by trying again."""
+        """Follow the log until cancelled. Raises an error only if trying again cannot help."""
         backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_MAX)
         try:
             while True:
@@ -129,9 +128,8 @@ class MetadataLog(WatchedImage):
     def _is_fatal(self, error: LinkerError) -> bool:
         """Whether an error ends the loop.
 
-        A refusal (credentials, rights, versions) is final for somebody who just started. Once the log was
-        followed it is not: credentials are rotated, rights taken and given back, and a link must outlive
-        that.
+        A refusal (credentials, rights, versions) ends a loop that has just started. It does not end one that has followed
+        the log already: credentials are rotated, rights are taken and given back, and a link must outlive that.
         """
         if isinstance(error, ClusterIdChanged | MetadataLogFailed):
             return True
@@ -141,7 +139,7 @@ class MetadataLog(WatchedImage):
         )
 
     async def _round(self) -> bool:
-        """One Fetch and what follows from it; False asks for a pause before the next."""
+        """One Fetch, and the replay of its answer. False: pause before the next one."""
         active, connection = await self._channel.connection("metadata", timeout=_REQUEST_TIMEOUT)
         version = connection.pick_version("fetch", max_version=_MAX_VERSION)
         if version < _MIN_VERSION:
@@ -174,7 +172,7 @@ class MetadataLog(WatchedImage):
         except OffsetGap as gap:
             raise MetadataLogFailed(f"{self._name}: a gap in the metadata log: {gap}") from gap
         self.last_contact = time.monotonic()
-        # -1 means that a new leader has not committed anything in its epoch yet: no proof of anything.
+        # -1: a new leader has not committed anything in its epoch yet, so the answer proves nothing.
         if partition.high_watermark >= 0:
             self.high_watermark = max(self.high_watermark, partition.high_watermark)
             self._rounds += 1
@@ -198,7 +196,7 @@ class MetadataLog(WatchedImage):
     # --- records --------------------------------------------------------------------------------------------
 
     def _replay_committed(self) -> None:
-        """Replay what has come below the high watermark."""
+        """Replay the fetched records that are below the high watermark."""
         ready = self._tail.take_committed(self.high_watermark)
         image = self.image if self._replacement is None else self._replacement
         touched: frozenset[TopicId] = frozenset()
@@ -206,7 +204,7 @@ class MetadataLog(WatchedImage):
             try:
                 touched = replay_batches(image, ready)
             except WireError as error:
-                # A committed record that cannot be read is a change of the cluster that would be missed.
+                # Final: to skip a committed record is to miss a change of the cluster.
                 raise MetadataLogFailed(f"{self._name}: the metadata log cannot be read: {error}") from error
         if self._replacement is not None:
             if not 0 <= self.high_watermark <= self._tail.committed_offset:
@@ -223,7 +221,7 @@ class MetadataLog(WatchedImage):
         if dropped := self._tail.truncate(epoch, end_offset):
             log.info("%s: metadata log: %d uncommitted batches dropped", self._name, dropped)
             return
-        # The quorum lost records that it had committed. The brokers see the log as it is now.
+        # The quorum lost records that it had committed. The brokers go by the log as it is now, and so do we.
         log.error(
             "%s: metadata log: the quorum lost committed records (we are at %d, it diverges at %d of epoch %d): "
             "replaying from the start",
@@ -232,7 +230,7 @@ class MetadataLog(WatchedImage):
             end_offset,
             epoch,
         )
-        # Aside: an image that is half replayed says of every other topic that it was deleted.
+        # Into a replacement, not into the image: a half replayed image lacks topics, which would count as deleted.
         self._replacement = ClusterImage()
         self._tail.reset(0, 0)
         self.high_watermark = -1
@@ -257,7 +255,7 @@ class MetadataLog(WatchedImage):
         replacing = self._replacement is not None
         touched = frozenset(self.image.topics_by_id) | frozenset(fresh.topics_by_id)
         if replacing:
-            self._replacement = fresh  # the log goes on behind it
+            self._replacement = fresh  # the log continues it
         else:
             self.image.adopt(fresh)
         self._tail.reset(end_offset, epoch)

@@ -1,10 +1,10 @@
 """Requests of a link broker to the controller: reassignments, ISRs, brokers, elections, producer ids.
 
-Each operation raises an error that says what to do, or answers per item. The link controller decides when it is right
-to call one. topic_operations.py adds topics and their configs.
+Each operation raises an error that says what to do, or answers per item. The link controller decides when to call one.
+topic_operations.py has the requests about topics and their configs.
 
-Outcomes: everything but `alter_partition` may be repeated safely and settles an unknown outcome by itself, from the
-metadata log or by asking again. `alter_partition` raises ConnectionLost(sent=True), and its caller settles.
+Outcomes: every operation but `alter_partition` may be repeated safely, and settles an unknown outcome by itself, from the
+metadata log or by asking again. `alter_partition` raises ConnectionLost(sent=True), and its caller settles the outcome.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 _MAX_ALTER_PARTITION_VERSION = 3
 _MAX_HEARTBEAT_VERSION = 2
-# Thrown before any record is made (`ReplicationControlManager.alterPartition`, `ControllerApis`).
+# The controller answers these before it makes any record (`ReplicationControlManager.alterPartition`, `ControllerApis`).
 _ALTER_PARTITION_REFUSALS = (CLUSTER_AUTHORIZATION_FAILED, STALE_BROKER_EPOCH)
 _ELECT_PREFERRED, _ELECT_UNCLEAN = 0, 1
 
@@ -69,8 +69,8 @@ class TargetOperations(TopicOperations):
     ) -> None:
         """Start reassignments (None cancels one); OperationFailed names the partitions that were refused.
 
-        Repeating is harmless: the same target again changes nothing, and "none in progress" is what a cancel
-        wants.
+        Repeating is harmless: the same target again changes nothing, and "none in progress" counts as a cancel that is
+        done.
         """
         response = await self._channel.call(
             "alter_partition_reassignments",
@@ -113,13 +113,13 @@ class TargetOperations(TopicOperations):
     ) -> dict[TopicPartition, int]:
         """One AlterPartition per leader; the code per partition (0 done, 108 done and another one leads).
 
-        An item is sent in the name of its leader: the controller looks at the requester's broker epoch, not at who
-        sends (`ClusterControlManager.checkBrokerEpoch`). Items whose epochs are not those of the image when the
-        request is sent are answered here (`stale`).
+        An item is sent in the name of its leader: the controller checks the broker epoch in the request, not the sender
+        (`ClusterControlManager.checkBrokerEpoch`). Items whose epochs differ from the image when the request is sent are
+        answered here (`stale`).
 
-        The answer is not the truth, the metadata log is. ConnectionLost(sent=True) means that the outcome is
-        unknown; it is never sent again from here, because the first one may have moved leadership already.
-        Of several requests some may be answered: partitions without a code are those whose outcome is unknown.
+        The metadata log decides, not the answer. ConnectionLost(sent=True) means that the outcome is unknown; the request
+        is never sent again from here, because the first one may have moved leadership already. If only some of several
+        requests are answered, the outcome is unknown for the partitions without a code.
         """
         by_leader: dict[IsrMember, list[AlterPartitionItem]] = {}
         for item in items:
@@ -145,7 +145,7 @@ class TargetOperations(TopicOperations):
             else:
                 results |= answer
         if lost and not results:
-            # Nothing is known of any; the worst of them says what that means.
+            # No outcome is known. The worst error is raised, since it says whether a request was sent.
             raise next((e for e in lost if not isinstance(e, ConnectionLost) or e.sent), lost[0])
         return results
 
@@ -166,7 +166,7 @@ class TargetOperations(TopicOperations):
                     sent[item.topic_id, item.tp.partition] = item
             return self._alter_partition_request(leader, sent.values())
 
-        # Do not bother the controller with a request that names nothing.
+        # A request without partitions is not sent.
         request()
         if not sent:
             return results
@@ -175,7 +175,7 @@ class TargetOperations(TopicOperations):
         )
         code = int(response.error_code)
         if code not in (0, *_ALTER_PARTITION_REFUSALS):
-            # The controller gave up somewhere between the request and the commit of its records.
+            # The controller gave up between the request and the commit of its records.
             raise ConnectionLost(
                 f"the controller answered {error_name(code)}", sent=True, api="alter_partition"
             )
@@ -199,13 +199,13 @@ class TargetOperations(TopicOperations):
         return alter_partition_request(leader, items)
 
     def _altered_topic(self, topic: Any) -> TopicId:
-        """Of an answer."""
+        """The id of a topic in an answer."""
         return topic.topic_id.bytes if topic.topic_id is not None else bytes(16)
 
     async def alter_isr(
         self, wished: Mapping[TopicPartition, Sequence[int]], *, timeout: float = DEFAULT_TIMEOUT
     ) -> dict[TopicPartition, int]:
-        """New ISRs as `alter_partition`, each in the name of the partition's leader as the image stands."""
+        """`alter_partition` with new ISRs, in the name of the leader that each partition has in the image."""
         items: list[AlterPartitionItem] = []
         refused: dict[TopicPartition, int] = {}
         for tp, new_isr in wished.items():
@@ -218,12 +218,12 @@ class TargetOperations(TopicOperations):
     async def fence_broker(
         self, broker_id: int, broker_epoch: int, *, timeout: float = DEFAULT_TIMEOUT
     ) -> bool:
-        """Fence a link broker whose sidecar is dead: a heartbeat in its name that asks for it, so that its
-        partitions get another leader at once and not when its session ends (`BrokerHeartbeatManager`).
+        """Fence a link broker whose sidecar is dead, by a heartbeat in its name that asks for it. Its partitions then get
+        another leader at once, and not when its session ends (`BrokerHeartbeatManager`).
 
-        Its cordoned directories are repeated, or they would count as open again. False if it is not registered
-        under that epoch any more: whoever is there now is somebody else. A sidecar that lives after all unfences
-        itself with its next heartbeat.
+        The heartbeat repeats the broker's cordoned directories, or they would count as open again. False if the broker is
+        not registered under that epoch any more: another incarnation has its id now. A sidecar that lives after all
+        unfences itself with its next heartbeat.
         """
 
         def request() -> Mapping[str, object]:
@@ -243,7 +243,7 @@ class TargetOperations(TopicOperations):
             "broker_heartbeat",
             request,
             timeout=timeout,
-            purpose="fencing",  # the own heartbeats do not wait behind it
+            purpose="fencing",  # a connection of its own, or our own heartbeats would wait behind it
             idempotent=True,
             max_version=_MAX_HEARTBEAT_VERSION,
         )
@@ -254,8 +254,8 @@ class TargetOperations(TopicOperations):
         return True
 
     async def unregister_broker(self, broker_id: int, *, timeout: float = DEFAULT_TIMEOUT) -> None:
-        """Remove a link broker that is gone, once no partition needs it: the controller does not check that (KIP-631).
-        Returns once the image does not have it."""
+        """Remove a link broker that is gone. No partition may need it any more; the controller does not check that
+        (KIP-631). Returns once the image does not have it."""
         deadline = time.monotonic() + timeout
         response = await self._channel.call(
             "unregister_broker", {"broker_id": broker_id}, timeout=timeout, idempotent=True
@@ -277,8 +277,8 @@ class TargetOperations(TopicOperations):
     async def elect_first_replica(
         self, partitions: Iterable[TopicPartition], *, timeout: float = DEFAULT_TIMEOUT
     ) -> dict[TopicPartition, int]:
-        """ElectLeaders UNCLEAN: of a partition without a leader the first replica that is alive, whatever it has
-        (`PartitionChangeBuilder.electAnyLeader`). Results as of `elect_preferred`."""
+        """ElectLeaders UNCLEAN: a partition without a leader gets the first replica that is alive, whatever that has
+        (`PartitionChangeBuilder.electAnyLeader`). Returns the same as `elect_preferred`."""
         return await self._elect(_ELECT_UNCLEAN, partitions, timeout)
 
     async def _elect(

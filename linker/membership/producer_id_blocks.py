@@ -1,7 +1,7 @@
 """Moves the target's producer id allocator: AllocateProducerIds over several connections at once (KIP-730).
 
-The controller hands out one block of 1000 per request and commits it before it answers, so one connection is slow and
-speed comes from many. The caller decides how far to move the allocator.
+Several connections, because the controller hands out one block of 1000 per request, and commits it before it answers. The
+caller decides how far to move the allocator.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ _RETRY_PAUSE = 0.1
 
 
 class BlockAllocation:
-    """`count` blocks, or fewer if one ends past the id `until`. A block whose answer got lost is one more
-    block.
-    """
+    """Takes `count` blocks, or fewer if one ends past the id `until`. A block whose answer got lost is taken in addition."""
 
     def __init__(
         self,
@@ -41,7 +39,7 @@ class BlockAllocation:
         until: int | None = None,
         took: Callable[[int, int], None] = lambda _first, _length: None,
     ) -> None:
-        """`took`: told of each block, its first id and length."""
+        """`took` is called with the first id and the length of each block."""
         if count <= 0:
             raise TargetError(f"cannot allocate {count} blocks of producer ids")
         self._channel = channel
@@ -77,7 +75,7 @@ class BlockAllocation:
                 connection.close()
 
     async def _take_block(self, connection: Connection | None, deadline: float) -> Connection:
-        """One block, whatever happens to connections and controllers; returns the connection to keep."""
+        """Take one block, over as many connections and controllers as that needs. Returns the connection to keep."""
         backoff = Backoff(_RETRY_PAUSE, _RETRY_PAUSE)
         while True:
             left = deadline - time.monotonic()

@@ -1,6 +1,6 @@
 """The quorum as the controllers' answers show it: its epoch, its leader, its cluster.
 
-An epoch older than one that was heard of is never adopted (`KafkaRaftClient`).
+The epoch never goes back: an answer with an older one is ignored, as `KafkaRaftClient` does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class QuorumVerdict(enum.Enum):
 
 
 class Quorum:
-    """As far as it is known."""
+    """The quorum, as far as it is known."""
 
     def __init__(self, channel: ControllerChannel) -> None:
         self._channel = channel
@@ -39,14 +39,14 @@ class Quorum:
         self.epoch = 0
 
     def heard(self, epoch: int) -> bool:
-        """Somebody names an epoch; whether it is newer than what was known."""
+        """Note an epoch that an answer names. True if it is newer than the known one."""
         newer = epoch > self.epoch
         if newer:
             self.epoch = epoch
         return newer
 
     def check_top_level(self, code: int, api: str, active: ActiveController) -> None:
-        """Raise for an error that is about the whole answer; note a leader that is none any more."""
+        """Raise for an error that is about the whole answer. If it says that the controller leads no more, note that."""
         if code == INCONSISTENT_CLUSTER_ID:
             raise ClusterIdChanged(
                 f"{self._channel.cluster_name}: the controller at {active.address} belongs to another "
@@ -57,7 +57,7 @@ class Quorum:
         check_error(code, api, self._channel.cluster_name)
 
     def check_partition(self, partition: Any, api: str, active: ActiveController) -> QuorumVerdict:
-        """Take leader and epoch from the answer, and say whether it holds anything else."""
+        """Take leader and epoch from the answer. Returns whether it also holds records, or what to do otherwise."""
         code = int(partition.error_code)
         leader = partition.current_leader
         newer = self.heard(leader.leader_epoch)

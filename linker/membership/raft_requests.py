@@ -1,6 +1,6 @@
 """Fetch and FetchSnapshot requests for the metadata partition, as an observer sends them. Pure.
 
-One dict serves every version: it has topic name and id, replica id and replica state.
+One dict serves every version of a request: it has both topic name and topic id, both replica id and replica state.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from linker.membership.discovery import METADATA_TOPIC
 from wire.frames.types import METADATA_TOPIC_ID
 
-_OBSERVER = -1  # no replica of the quorum: it never counts us, and forgets us when we are gone
+_OBSERVER = -1  # not a replica: the quorum does not count an observer, and forgets it when it is gone
 
 
 def fetch_request(

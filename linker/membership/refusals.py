@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def taken_text(cluster_name: str, broker_id: int, existing: BrokerImage | None) -> str:
-    """Says that somebody else has this broker id, and what to do."""
+    """The message that another broker has this broker id, and what to do."""
     text = f"broker id {broker_id} is taken in {cluster_name}"
     if existing is not None:
         where = ", ".join(
@@ -35,7 +35,8 @@ def taken_text(cluster_name: str, broker_id: int, existing: BrokerImage | None) 
 
 
 def check_identity(identity: Identity, cluster_name: str, image: ClusterImage) -> None:
-    """Refuse before anything changes: KIP-631 would let us take over a broker that is merely down."""
+    """Refuse a broker id or log dir that another broker has. Checked here, before anything changes, because the controller
+    would let us take over a broker that is merely down (KIP-631)."""
     existing = image.brokers.get(identity.broker_id)
     if existing is not None and existing.incarnation_id != identity.incarnation_id:
         raise BrokerIdTaken(taken_text(cluster_name, identity.broker_id, existing))

@@ -103,7 +103,7 @@ class Registration:
         self.last_heartbeat = float(
             "-inf"
         )  # monotonic time of the *sending* of the last one that was accepted
-        #: The ranges of the registration that the controller has, and when they were last compared with its own.
+        #: The feature ranges that we are registered with, and when they were last compared with the controller's own.
         self._features: dict[str, tuple[int, int]] = {}
         self._compared = float("-inf")
         self._unfenced = asyncio.Event()
@@ -119,11 +119,11 @@ class Registration:
 
     @property
     def session_valid(self) -> bool:
-        """Whether the controller can still count on us, by our own clock."""
+        """Whether our session with the controller still runs, by our own clock."""
         return time.monotonic() - self.last_heartbeat < _SESSION_TIMEOUT
 
     def check_cluster_id(self, cluster_id: str) -> None:
-        """Say which cluster this is; ClusterIdChanged if the identity belongs to another one."""
+        """Keep the cluster's id with the identity; ClusterIdChanged if the identity belongs to another cluster."""
         stored = self.identity.cluster_id
         if stored and stored != cluster_id:
             raise ClusterIdChanged(
@@ -147,7 +147,7 @@ class Registration:
             raise TargetUnsupported(f"{self._name} {unknown}")
         if self.identity.cluster_id != self._cluster_id:
             self.identity = dataclasses.replace(self.identity, cluster_id=self._cluster_id)
-        # Saved before the first use: a crash after the controller has seen it must not cost us the identity.
+        # Saved before it is used: if we crash after the controller has seen the identity, we must still have it.
         await self._save(self.identity)
         backoff = Backoff(_RETRY_FIRST, _RETRY_MAX)
         while True:
@@ -196,7 +196,7 @@ class Registration:
         return int(response.error_code), response.broker_epoch
 
     async def _offered(self, timeout: float) -> dict[str, tuple[int, int]]:
-        """The ranges to register with, by what the active controller says now."""
+        """The feature ranges to register with, made from those that the active controller tells now."""
         _, connection = await self._channel.connection("heartbeat", timeout=timeout)
         # Finalized features change, and only v4 lists those whose minimum is 0.
         await connection.api_versions(version=4, timeout=min(timeout, _HEARTBEAT_TIMEOUT))
@@ -206,8 +206,8 @@ class Registration:
         )
 
     async def follow_features(self) -> None:
-        """Amend the registration if the controller supports other ranges than it did: an upgrade of a feature is refused
-        while a broker's are old. The same incarnation stays unfenced, and keeps its epoch.
+        """Amend the registration if the controller supports other feature ranges than before: it refuses to upgrade a
+        feature while a broker is registered with the old range. As the same incarnation we stay unfenced and keep the epoch.
         """
         features = await self._offered(_HEARTBEAT_TIMEOUT)
         if features == self._features:
@@ -279,9 +279,11 @@ class Registration:
             raise
 
     def _led_until_now(self) -> bool:
-        """Whether the broker of an earlier process, killed just now, is still unfenced. Asking to be fenced until the
-        listeners serve would take the leader from all its partitions for that moment; saying nothing keeps it, for
-        no longer than a session, which the registration has renewed (ClusterControlManager, BrokerHeartbeatManager).
+        """Whether an earlier process of this sidecar, killed just now, left the broker unfenced.
+
+        Then no heartbeat is sent until the listeners serve: one that asks to be fenced would take the leader from all its
+        partitions for that moment. Without one the broker keeps them, for no longer than a session, which the registration
+        has renewed (ClusterControlManager, BrokerHeartbeatManager).
         """
         broker = self._metadata.image.brokers.get(self.broker_id)
         return broker is not None and broker.epoch == self.broker_epoch and not broker.fenced
@@ -294,7 +296,7 @@ class Registration:
             lambda: {
                 "broker_id": self.broker_id,
                 "broker_epoch": self.broker_epoch,
-                # Kept fresh: a stale one holds back other brokers' controlled shutdown.
+                # The newest offset, because a stale one holds back the controlled shutdown of other brokers.
                 "current_metadata_offset": self._metadata.offset,
                 "want_fence": not self._ready,
                 "want_shut_down": want_shut_down,
@@ -327,8 +329,8 @@ class Registration:
             self._unfenced.set()
 
     async def _lost_registration(self, code: int) -> None:
-        """The controller does not know us under our epoch: taken over, unregistered by somebody, or a lost
-        log.
+        """The controller does not know us under our epoch: our broker id was taken over or unregistered, or the quorum has
+        lost that part of its log.
         """
         await self._metadata.caught_up(_HEARTBEAT_TIMEOUT)
         existing = self._metadata.image.brokers.get(self.broker_id)
@@ -350,8 +352,8 @@ class Registration:
     async def leave(self, timeout: float) -> None:
         """Shut down in a controlled way and unregister; StillHosting while any partition names us.
 
-        The heartbeat loop stands still meanwhile, and goes on if leaving fails: one heartbeat after the
-        unregistration would register again.
+        The heartbeat loop is stopped meanwhile, because a heartbeat after the unregistration would make us register again.
+        It goes on if leaving fails.
         """
         deadline = time.monotonic() + timeout
         await self._metadata.caught_up(timeout)
@@ -360,7 +362,7 @@ class Registration:
         self._hurry.set()
         try:
             await self._controlled_shutdown(deadline)
-            # Asked again: placement may have used us until the controller knew of the shutdown.
+            # Checked again: placement may have used us until the controller knew of the shutdown.
             await self._metadata.caught_up(max(0.001, deadline - time.monotonic()))
             self._check_hosts_nothing()
             await unregister(self._channel, self._metadata, self.broker_id, deadline)

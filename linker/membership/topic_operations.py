@@ -1,6 +1,6 @@
 """Requests of a link broker to the controller about topics and their configs.
 
-Everything here may be repeated safely and settles an unknown outcome by itself, from the metadata log or by asking again.
+Each of them may be repeated safely, and settles an unknown outcome by itself, from the metadata log or by asking again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ TOPIC_RESOURCE = 2
 """ConfigResource.Type of a topic: the first part of a key of the image's configs."""
 _OP_SET, _OP_DELETE = 0, 1
 _RACE_PAUSE = 0.1
-#: From version 5 on the answer has all configs of each topic, some forty entries that nobody here looks at.
+#: From version 5 on the answer has all configs of each topic, some forty entries that are not used here.
 _MAX_CREATE_VERSION = 4
 
 
 class NewTopic(NamedTuple):
-    """A topic by manual assignment: partition -> link brokers."""
+    """A topic to create, with its assignment: partition -> link brokers."""
 
     assignments: Mapping[int, Sequence[int]]
     configs: Mapping[str, str]
@@ -48,11 +48,11 @@ class TopicOperations:
         validate_only: bool = False,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> tuple[dict[str, TopicId], dict[str, LinkerError]]:
-        """Create topics in one request, and return the id of each, and why others were refused.
+        """Create topics in one request. Returns the ids of those that were created, and the reasons why others were refused.
 
-        Returns once they are in the image. An answer that got lost is settled there: a topic of ours has
-        exactly these partitions on exactly these replicas. The controller takes some 10,000 records in one request, each
-        topic, partition and config being one.
+        Returns once they are in the image, which also settles an answer that got lost: a topic counts as ours if it has
+        exactly these partitions on exactly these replicas. The controller takes some 10,000 records in one request; each
+        topic, each partition and each config is one.
         """
         deadline = time.monotonic() + timeout
         maybe_ours = False
@@ -115,8 +115,9 @@ class TopicOperations:
     ) -> None:
         """Add partitions up to `count`, by manual assignment; returns once they are in the image.
 
-        Partitions that are there already, after an answer that got lost or by somebody else's request, are no error: who
-        has them is looked at anyway. The controller takes only as many replicas of each as its first partition has.
+        Partitions that are there already are no error: an answer may have got lost, or another request added them, and the
+        caller looks at their replicas anyway. Each partition needs as many replicas as the topic's first one has, or the
+        controller refuses it.
         """
         deadline = time.monotonic() + timeout
         response = await self._channel.call(
@@ -151,7 +152,7 @@ class TopicOperations:
         )
 
     async def delete_topic(self, name: str, *, timeout: float = DEFAULT_TIMEOUT) -> None:
-        """Delete a topic and wait until the image does not have it; one that is not there is deleted."""
+        """Delete a topic and wait until the image does not have it. A topic that does not exist counts as deleted."""
         deadline = time.monotonic() + timeout
         topic_id = _topic_id(self._metadata.image, name)
         response = await self._channel.call(
@@ -193,7 +194,7 @@ class TopicOperations:
     async def set_configs_of_topics(
         self, configs: Mapping[str, Mapping[str, str | None]], *, timeout: float = DEFAULT_TIMEOUT
     ) -> None:
-        """The same for many, in one request; None deletes an override."""
+        """IncrementalAlterConfigs of many topics, in one request; None deletes an override."""
         deadline = time.monotonic() + timeout
         changed = {name: changes for name, changes in configs.items() if changes}
         if not changed:

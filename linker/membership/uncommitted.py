@@ -1,7 +1,7 @@
 """The end of the metadata log that is fetched but not committed. Pure.
 
-The leader sends an observer everything it has appended (`Isolation.UNCOMMITTED`), and a new leader may never have got
-it. A record counts once it is below the high watermark; until then it waits here as bytes.
+The leader sends an observer all that it has appended (`Isolation.UNCOMMITTED`), including records that the next leader may
+never have got. A record counts once it is below the high watermark; until then it waits here as bytes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class UncommittedTail:
         batches = []
         for header in iter_batch_headers(data, 0, len(data)):
             if header.next_offset <= expected:
-                continue  # the log is read from the batch that holds the offset
+                continue  # an answer begins with the batch that holds the fetch offset, maybe before it
             if not header.crc_ok(data):
                 raise MalformedFrame(
                     "a metadata batch with a wrong CRC", api="fetch", offset=header.base_offset
@@ -71,9 +71,9 @@ class UncommittedTail:
         return b"".join(batch.data for batch in taken)
 
     def truncate(self, epoch: int, end_offset: int) -> int:
-        """Drop what a leader that knows (epoch, end_offset) does not have; how many batches that were.
+        """Drop the batches that the leader does not have, whose log has (epoch, end_offset). Returns how many were dropped.
 
-        `RaftLog.truncateToEndOffset`. 0 means that what differs was committed.
+        `RaftLog.truncateToEndOffset`. 0 means that the logs part among committed batches.
         """
         kept = len(self._batches)
         while kept and (
@@ -85,6 +85,6 @@ class UncommittedTail:
         return dropped
 
     def reset(self, offset: int, epoch: int) -> None:
-        """Everything before `offset` is known from elsewhere, the last of it from `epoch`."""
+        """Start again at `offset`: the records before it are in a snapshot, the last of them of leader epoch `epoch`."""
         self.committed_offset, self._committed_epoch = offset, epoch
         self._batches = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from linker.membership.errors import TargetUnsupported
 from wire.client.connection import Connection
 
-# The least versions for a membership; older controllers are refused with the api and version that is missing.
+# The least versions that membership needs. An older controller is refused with the api and version that it lacks.
 _NEEDED = {
     "broker_registration": 2,  # log dirs (KIP-858)
     "broker_heartbeat": 1,

@@ -1,4 +1,4 @@
-"""An image of a cluster, kept up by whatever follows it there, and those who wait for its changes."""
+"""The image of a cluster with its subscribers. A subclass keeps the image up to date."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class WatchedImage(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """Follow the cluster until cancelled; raises what cannot be repaired by trying again."""
+        """Follow the cluster until cancelled. Raises an error only if trying again cannot help."""
 
     @abstractmethod
     async def caught_up(self, timeout: float) -> None:
         """Return once everything committed before this call is in the image."""
 
     def look_at(self, topics: Iterable[str]) -> None:
-        """These were changed in a way of which nobody tells a broker."""
+        """Read these topics anew: they were changed in a way that no broker is told of."""
         return
 
     def subscribe(self, callback: Subscriber) -> Callable[[], None]:
@@ -66,8 +66,8 @@ class WatchedImage(ABC):
             await self._next_change(deadline, "the awaited change")
 
     async def becomes(self, predicate: Callable[[ClusterImage], bool], timeout: float) -> bool:
-        """Whether the predicate holds within this time. In an image that is not followed any more nothing does, and that
-        takes its time, too: whoever asks here asks again and again, and everybody else would wait for him."""
+        """Whether the predicate holds within this time. False if the image is not followed any more, and only when the time
+        is over: callers ask again and again, and without a pause they would keep everybody else waiting."""
         try:
             await self.wait_for(lambda image: True if predicate(image) else None, timeout)
         except RequestTimedOut:
@@ -107,7 +107,7 @@ class WatchedImage(ABC):
             subscriber(self.image, touched)
 
     def _again(self, error: BaseException) -> BaseException:
-        """The end of `run` as seen by somebody who waits; a cancellation of it is not theirs."""
+        """The end of `run` as an error for a waiter. A cancellation of `run` must not look like one of the waiter."""
         if isinstance(error, LinkerError):
             return error
         return MetadataLogFailed(f"the metadata of {self._name} is not followed any more: {error!r}")

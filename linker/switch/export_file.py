@@ -1,7 +1,7 @@
-"""Records that are taken out of a log, in two files: the batches as they were, and the same as JSON lines.
+"""Records that are taken out of a log, in two files: the batches as they were, and the same records as JSON lines.
 
-The batches are a segment of Kafka's (`kafka-dump-log.sh` reads it). A line is one record: offset, timestamp, key, value,
-headers; bytes that are no UTF-8 as {"base64": ...}. Nothing counts as written before it is on the disk.
+The file of batches has the form of a Kafka segment (`kafka-dump-log.sh` reads it). A line is one record: offset, timestamp,
+key, value, headers; bytes that are not UTF-8 as {"base64": ...}. Records count as written only when they are on the disk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CONTROL = {0: "ABORT", 1: "COMMIT"}
 
 
 class ExportFile:
-    """Of one partition, from one offset on. The calls block: they are for a thread."""
+    """The two files of one partition, from one offset on. The calls block, so they belong in a thread."""
 
     def __init__(self, directory: Path, tp: TopicPartition, start: int) -> None:
         self.path = directory / str(tp) / f"{start:020d}.log"
@@ -34,12 +34,12 @@ class ExportFile:
 
     @property
     def name(self) -> str:
-        """Of the file that was written; empty if there was nothing to write."""
+        """The path of the file of batches; empty if there was nothing to write."""
         return "" if self._sizes is None else str(self.path)
 
     def append(self, batches: memoryview) -> None:
-        """Whole batches. LinkerError if they are not on the disk then; what was written before is, and may be gone on
-        with."""
+        """Write whole batches. LinkerError if they are not on the disk afterwards; then all earlier ones are, and the caller
+        may try again."""
         lines = bytearray()
         records = 0
         for header in iter_batch_headers(batches, 0, len(batches)):
@@ -58,7 +58,7 @@ class ExportFile:
         self.records += records
 
     def _make(self) -> None:
-        """New files. Those of an earlier attempt stay beside them under other names."""
+        """Make new files. Files of an earlier attempt are kept under other names."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists() or self._lines.exists():
             number = 1
@@ -67,7 +67,9 @@ class ExportFile:
             for path in (self.path, self._lines):
                 if path.exists():
                     path.rename(_earlier(path, number))
-            log.warning("%s: of an earlier attempt, it is %s now", self.path, _earlier(self.path, number))
+            log.warning(
+                "%s is the file of an earlier attempt: renamed to %s", self.path, _earlier(self.path, number)
+            )
         for path in (self.path, self._lines):
             path.touch(mode=0o600)
         for directory in (self.path.parent, self.path.parent.parent):
@@ -85,7 +87,7 @@ def _earlier(path: Path, number: int) -> Path:
 
 def _write_at(path: Path, size: int, data: memoryview | bytearray) -> None:
     with path.open("r+b") as file:
-        file.truncate(size)  # behind it may lie the beginning of what could not be written before
+        file.truncate(size)  # beyond it may be the beginning of a write that failed
         file.seek(size)
         file.write(data)
         file.flush()

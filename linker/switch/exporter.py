@@ -1,9 +1,10 @@
-"""Follows partitions of a source that has come back after a failover, and writes what it has beyond to files.
+"""Follows partitions of a source that has come back after a failover, and exports records that only the source has to files.
 
-In place of the in-sync follower of a switch (`fetcher.in_sync`): it begins where the logs of source and target part, and its
-offset is told to the source's leader only when all below is on the disk. So it enters the ISR at the log's end, and a link
-broker can be elected. After that the brokers' own logs are read: they may have taken records for acks=1 in the last moment.
-They are followers then, and truncate nothing before the take-over is written down.
+The exporter takes the place of the in-sync follower of a switch (`fetcher.in_sync`). It begins at the offset where the logs
+of source and target part, and tells the source's leader an offset only when all records before it are on the disk. So it
+enters the ISR at the log's end, and a link broker can be elected. After that it reads the brokers' own logs, because they
+may have taken records for acks=1 at the last moment. By then they are followers, and truncate nothing before the take-over
+is written down.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _NOT_YET: Final = frozenset({NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOW
 
 
 class OwnPlace(Protocol):
-    """This sidecar in the source (linker.links.source_sync.SourceSync)."""
+    """This sidecar as a broker of the source (linker.links.source_sync.SourceSync)."""
 
     def leader_of(self, tp: TopicPartition) -> SourceLeader | None: ...
 
@@ -53,7 +54,8 @@ class OwnPlace(Protocol):
 
 
 class ToExport(NamedTuple):
-    """A partition of the source. `history`: its leader epochs up to the failover. `exported`: what is written down."""
+    """A partition of the source. `history`: its leader epochs up to the failover. `exported`: the export that the
+    state has."""
 
     topic_id: TopicId
     history: LeaderEpochs
@@ -61,7 +63,8 @@ class ToExport(NamedTuple):
 
 
 class _Part:
-    """One partition. `place` is None until it is known where the logs part; `done` when all is exported."""
+    """One partition. `place` is the next place to read, None until it is known where the logs part. `done` is set when
+    all is exported."""
 
     def __init__(self, tp: TopicPartition, wanted: ToExport) -> None:
         self.tp = tp
@@ -69,13 +72,13 @@ class _Part:
         self.history = wanted.history
         self.place: LogPlace | None = None
         self.file: ExportFile | None = None
-        self.epochs: list[tuple[int, int]] = []  # of what is in the file
+        self.epochs: list[tuple[int, int]] = []  # of the batches in the file
         self.done = wanted.exported
         self.reason = "it is not among the replicas at the source yet"
-        self.lock = asyncio.Lock()  # of place and file
+        self.lock = asyncio.Lock()  # guards place and file
 
     def exported(self) -> LeaderEpochs:
-        """The log that the file ends."""
+        """The leader epochs of the source's log up to the end of the file."""
         end = self.history.end if self.place is None else self.place.offset
         start = end if self.file is None else self.file.start
         before = [one for one in self.history.before if one[1] < start]
@@ -83,7 +86,7 @@ class _Part:
 
 
 class Exporter:
-    """linker.switch.owner.SyncFollower, of the topics of one link that are restored."""
+    """linker.switch.owner.SyncFollower for the topics of one link that are being restored."""
 
     def __init__(self, source: Cluster, member: OwnerMember, own: OwnPlace, directory: Path) -> None:
         self._source = source
@@ -92,11 +95,11 @@ class Exporter:
         self._directory = directory
         self._tails = LogTails(source, "restore")
         self._parts: dict[TopicPartition, _Part] = {}
-        #: Topics that are given back to their brokers: these keep what they have.
+        #: Topics that are given back to their brokers, which keep all records that they have.
         self.given_back: Collection[str] = ()
 
     def follow(self, wanted: Mapping[TopicPartition, ToExport]) -> None:
-        """These, and no others. One of which it is not written down that all was exported is exported anew."""
+        """Follow these partitions and no others. A partition whose export is not in the state is exported anew."""
         for tp in self._parts.keys() - wanted.keys():
             del self._parts[tp]
         for tp, one in wanted.items():
@@ -108,7 +111,7 @@ class Exporter:
         return self._parts[tp].reason if tp in self._parts else ""
 
     def exported(self, tp: TopicPartition) -> Exported | None:
-        """Of a partition that was stopped."""
+        """The export of a partition that was stopped."""
         return self._parts[tp].done if tp in self._parts else None
 
     async def run(self) -> None:
@@ -124,7 +127,7 @@ class Exporter:
                 await asyncio.sleep(_PAUSE)
 
     async def _round(self, node: int, parts: Collection[tuple[_Part, SourceLeader]]) -> bool:
-        """One Fetch of all that this broker leads. False: wait a moment before the next."""
+        """One Fetch of all partitions that this broker leads. False: pause before the next one."""
         try:
             for part, leader in parts:
                 async with part.lock:
@@ -137,7 +140,7 @@ class Exporter:
             return False
 
     async def _begin(self, part: _Part, broker: int, leader_epoch: int) -> LogPlace:
-        """Find the offset from which on this log is another one than the target's."""
+        """Find the offset from which on this log differs from the target's."""
         tp = part.tp
         agreed = await self._tails.agreed(
             broker, tp, part.topic_id, part.history, leader_epoch=leader_epoch, timeout=_CALL
@@ -145,7 +148,7 @@ class Exporter:
         start = max(agreed, (await self._tails.span(broker, tp, timeout=_CALL)).start)
         place = part.place = LogPlace(start, part.history.epoch_below(agreed) if start == agreed else -1)
         part.file, part.epochs = ExportFile(self._directory, tp, start), []
-        log.info("%s: what the source has from offset %d on goes to %s", tp, start, part.file.path)
+        log.info("%s: the source's records from offset %d on are exported to %s", tp, start, part.file.path)
         return place
 
     async def _fetch(self, node: int, parts: Collection[tuple[_Part, SourceLeader]]) -> bool:
@@ -182,7 +185,7 @@ class Exporter:
                 if (
                     found.diverging is not None and found.diverging[1] >= 0
                 ) or found.error == OFFSET_OUT_OF_RANGE:
-                    part.place = None  # another leader, or retention: look anew
+                    part.place = None  # another leader, or retention: find the place again
                 elif found.error:
                     part.reason = str(BrokerError(found.error, api="fetch", topic_partition=part.tp))
                     well = False
@@ -202,14 +205,14 @@ class Exporter:
     # --- linker.switch.owner.SyncFollower
 
     async def stop(self, tps: Collection[TopicPartition], *, timeout: float) -> Mapping[TopicPartition, int]:
-        """Export the rest, once a link broker leads, and tell where the failover took over. LinkerError if that is not
-        possible: then nothing may be truncated."""
+        """Export the rest, once a link broker leads. Returns the offsets at which the failover took over. LinkerError if the
+        export is not complete: then no log may be truncated."""
         async with asyncio.timeout(timeout):
             await together(self._finish(self._parts[tp]) for tp in tps)
         return {tp: self._parts[tp].history.end for tp in tps}
 
     def go_on(self, tps: Iterable[TopicPartition]) -> None:
-        """Given back: nothing is followed any more."""
+        """Does nothing: a topic that is given back is not followed any more."""
 
     async def _finish(self, part: _Part) -> None:
         async with part.lock:
@@ -218,25 +221,29 @@ class Exporter:
             link = self._member.link_brokers()
             partition = self._partition(part)
             if partition.leader not in link:
-                raise LinkerError(f"{part.tp}: its own broker {partition.leader} leads it")
+                raise LinkerError(
+                    f"{part.tp} cannot be exported to its end yet: its own broker {partition.leader} leads it"
+                )
             real = [broker for broker in partition.replicas if broker not in link]
             if part.tp.topic in self.given_back and set(real) & set(partition.isr):
-                raise LinkerError(f"{part.tp} is given back to its brokers with all that they have")
+                raise LinkerError(
+                    f"{part.tp} is exported no more: it is given back to its brokers with all records that they have"
+                )
             for broker in real:
                 found = self._member.membership.image.brokers.get(broker)
                 if found is None or found.fenced:
                     raise LinkerError(
-                        f"{part.tp}: broker {broker} is down, and may have records that no other has"
+                        f"{part.tp}: broker {broker} is down and may have records that no other broker has: start it"
                     )
                 await self._read_rest(part, broker, partition.leader_epoch)
             if part.place is None or part.file is None:
-                raise LinkerError(f"{part.tp}: none of its own brokers is there")
+                raise LinkerError(f"{part.tp}: none of its own brokers is alive: start one")
             file = part.file
             part.done = Exported(file.start, part.place.offset, file.records, file.name)
             log.info("%s: %d records exported, offsets %d to %d", part.tp, file.records, *part.done[:2])
 
     async def _read_rest(self, part: _Part, broker: int, leader_epoch: int) -> None:
-        """All that this broker has behind the place, now that it takes no writes."""
+        """Export all that this broker has from the place on, now that it takes no writes."""
         tp = part.tp
         while True:
             try:
@@ -258,7 +265,7 @@ class Exporter:
                     raise LinkerError(
                         f"{tp}: broker {broker} has records of its own, from offset {shared} up to {end}"
                     )
-                return  # it has a part of what was exported, and no more
+                return  # all that it has was exported already
             if not len(found.data):
                 return
             await self._write(part, found)

@@ -1,4 +1,4 @@
-"""The take-over as the fence of a source: nobody can write to it, for link brokers lead it and hold what comes."""
+"""The take-over as the fence of a source: nobody can write to it, because link brokers lead it and hold all writes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class TakeOverFence:
         await self._take_over.take(topics, timeout=timeout)
 
     async def handed_over(self, tps: Collection[TopicPartition]) -> None:
-        """Writes that wait here go on to the other cluster."""
+        """Writes that are held here are forwarded to the other cluster."""
         await self._take_over.reverse(tps)
 
     async def open(self, topics: Collection[str], *, timeout: float) -> None:
-        """A topic that was handed over at the other cluster is not opened: its mirror here is ACTIVE."""
+        """Topics that were handed over at the other cluster stay closed: their mirrors here are ACTIVE."""
         await self._take_over.give_back(topics, timeout=timeout)

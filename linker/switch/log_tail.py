@@ -1,8 +1,9 @@
-"""Reads a broker's own log to its very end, be it leader or follower, with a check of the leader epoch before it.
+"""Reads a broker's own log to its very end, whether it is leader or follower, and checks the leader epoch before the offset.
 
-A consumer is answered up to the high watermark. A broker answers up to the log's end who asks as its own other log directory
-would (replica -3, `FetchIsolation.of`), and compares the offset and the epoch before it with its own history, as it does for
-a follower (`Partition.readRecords`). Such a Fetch changes nothing at the broker, and needs the right to read the topic.
+A consumer is answered up to the high watermark only. So the Fetch here names the replica -3, as a broker's own other log
+directory does (`FetchIsolation.of`): then the broker answers up to its log's end, and compares the offset and the epoch
+before it with its own history, as for a follower (`Partition.readRecords`). Such a Fetch changes nothing at the broker, and
+needs only the right to read the topic.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ _STEPS: Final = 100  # more than any log has leader epochs in dispute
 
 
 class LogPlace(NamedTuple):
-    """In a log: an offset, and the leader epoch of the record before it (-1: not known)."""
+    """A place in a log: an offset, and the leader epoch of the record before it (-1: not known)."""
 
     offset: int
     epoch: int
 
 
 class Batches(NamedTuple):
-    """Whole batches from the place on that was asked for; none: that place is the log's end. `after`: where they end.
-    `epochs`: (leader epoch, start offset) of each run of them."""
+    """Whole batches from the requested place on; none if that place is the log's end. `after`: the place at their end.
+    `epochs`: the (leader epoch, start offset) of each run of batches of one epoch."""
 
     data: memoryview
     after: LogPlace
@@ -42,7 +43,7 @@ class Batches(NamedTuple):
 
 
 class Diverging(NamedTuple):
-    """The log does not have the place: the largest epoch up to that one ends here."""
+    """The log does not have the requested place. Its largest epoch that is not above the requested one ends here."""
 
     epoch: int
     end: int
@@ -56,7 +57,7 @@ class LogSpan(NamedTuple):
 
 
 def batches_of(frame: memoryview, start: int, end: int, place: LogPlace, tp: TopicPartition) -> Batches:
-    """Of a Fetch's answer; MalformedFrame if they are damaged, or do not begin at the place."""
+    """The batches in a Fetch's answer. MalformedFrame if they are damaged, or do not begin at the place."""
     at, size = place, start
     epochs: list[tuple[int, int]] = []
     for header in iter_batch_headers(frame, start, end):
@@ -72,7 +73,7 @@ def batches_of(frame: memoryview, start: int, end: int, place: LogPlace, tp: Top
 
 
 class LogTails:
-    """Of one cluster's brokers."""
+    """Reads the logs of one cluster's brokers."""
 
     def __init__(self, cluster: Cluster, purpose: str) -> None:
         self._cluster = cluster
@@ -89,7 +90,8 @@ class LogTails:
         max_bytes: int = _BYTES,
         timeout: float,
     ) -> Batches | Diverging:
-        """From that place on; BrokerError for any refusal. `leader_epoch`: the broker has to know that leadership."""
+        """Read from that place on. BrokerError for any refusal. `leader_epoch`: the partition's, which the broker has
+        to know."""
         part = FetchPartition(tp.partition, leader_epoch, place.offset, place.epoch, -1, max_bytes)
         request = FetchRequest(
             VERSION,
@@ -110,7 +112,7 @@ class LogTails:
         return batches_of(frame, found.records_start, found.records_end, place, tp)
 
     async def span(self, broker: int, tp: TopicPartition, *, timeout: float) -> LogSpan:
-        """BrokerError if it does not tell."""
+        """The log's start and end. BrokerError if the broker does not tell."""
         ends: list[int] = []
         for what in (EARLIEST, LATEST):
             found = await list_at(self._cluster, broker, {tp: what}, timeout=timeout, purpose=self._purpose)
@@ -129,7 +131,7 @@ class LogTails:
         leader_epoch: int = -1,
         timeout: float,
     ) -> int:
-        """Up to which offset the broker's log has this history: its end at most."""
+        """The offset up to which the broker's log has this history; at most the end of that log."""
         offset = history.end
         for _ in range(_STEPS):
             place = LogPlace(offset, history.epoch_below(offset))
@@ -142,19 +144,21 @@ class LogTails:
                     raise
                 span = await self.span(broker, tp, timeout=timeout)
                 if offset <= span.start:
-                    return offset  # retention has deleted what could be compared, or the log is empty
+                    return offset  # nothing to compare: retention has deleted it, or the log is empty
                 found = Diverging(place.epoch, span.end)
             if not isinstance(found, Diverging):
                 return offset
             before, offset = offset, min(offset, history.agreed(*found))
             if offset >= before:
                 break
-        raise LinkerError(f"{tp}: where broker {broker} has the same log as the other cluster is not clear")
+        raise LinkerError(
+            f"{tp}: it is not clear up to which offset broker {broker} has the same log as the other cluster"
+        )
 
     async def count(
         self, broker: int, tp: TopicPartition, topic_id: TopicId, offset: int, left: Callable[[], float]
     ) -> int | None:
-        """The records from this offset to the log's end; None if there is no time to read them all."""
+        """How many records there are from this offset to the log's end; None if there is no time to read them all."""
         place, records = LogPlace(offset, -1), 0
         while left() > 0:
             found = await self.read(broker, tp, topic_id, place, timeout=max(left(), 0.1))

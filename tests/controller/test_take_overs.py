@@ -280,7 +280,9 @@ def test_a_second_link_broker_comes_with_the_take_over() -> None:
 
     assert step(led(1, (1, 2, 800))) == Reassign((800, 801, 1, 2))
     assert step(led(1, (1, 2, 800)), 801) == Reassign((800, 1, 2))
-    assert step(led(1, (1, 2, 800), (1, 2, 800), adding=(2,))) == NotNow("somebody began to reassign it")
+    assert step(led(1, (1, 2, 800), (1, 2, 800), adding=(2,))) == NotNow(
+        "it is being reassigned, by another request than ours"
+    )
     coming = led(1, (1, 2, 800), (800, 801, 1, 2), adding=(801,))
     assert step(coming) == ElectPreferred()
     assert step(replace(coming, leader=800)) == Shrinkable((800, 801))

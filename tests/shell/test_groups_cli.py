@@ -114,7 +114,7 @@ def test_options_of_groups(cli: Cli, api: Running) -> None:
     wrong = cli("link", "update", "a", "--option", "groups_include=(")
     assert wrong.code == 2
     assert "in '(' a ( has no partner" in " ".join(wrong.err.split())
-    assert "'*' is no regular expression" in cli("link", "update", "a", "--option", "groups_include=*").err
+    assert "'*' is not a regular expression" in cli("link", "update", "a", "--option", "groups_include=*").err
     assert cli("link", "update", "a", "--option", "unpromoted_reads=maybe").code == 2
 
 

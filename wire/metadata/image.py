@@ -75,7 +75,7 @@ class BrokerImage:
     fenced: bool
     in_controlled_shutdown: bool
     log_dirs: tuple[bytes, ...]
-    cordoned_log_dirs: tuple[bytes, ...] | None = None  # None: the broker has not told yet
+    cordoned_log_dirs: tuple[bytes, ...] | None = None  # None: the broker has not told them yet
 
 
 class ClusterImage:
@@ -98,7 +98,7 @@ class ClusterImage:
         self._transaction: list[MetadataRecord] | None = None
 
     def reset(self) -> None:
-        """Back to empty, as before a snapshot is loaded."""
+        """Empty the image, before a snapshot is loaded."""
         self.adopt(ClusterImage())
 
     def adopt(self, other: "ClusterImage") -> None:
@@ -122,11 +122,11 @@ class ClusterImage:
         return topic.partitions.get(index) if topic is not None else None
 
     def live_brokers(self, but: Container[int]) -> list[BrokerImage]:
-        """The brokers that are not fenced, without those with these ids."""
+        """The brokers that are not fenced, except those with these ids."""
         return [broker for broker in self.brokers.values() if broker.id not in but and not broker.fenced]
 
     def advance(self, offset: int, epoch: int) -> None:
-        """Note that everything up to `offset`, in a batch of leader epoch `epoch`, is applied."""
+        """Note that all records up to `offset` are applied; the last of them is in a batch of leader epoch `epoch`."""
         self.offset = offset
         self.epoch = epoch
 
@@ -289,7 +289,7 @@ class ClusterImage:
     def _feature_level_record(self, fields: Mapping[str, Any]) -> frozenset[bytes]:
         name, level = fields["name"], fields["feature_level"]
         if name == "kraft.version":
-            return _NOTHING  # Kafka skips it too: the quorum's control records hold it
+            return _NOTHING  # as Kafka does: the quorum's control records hold it
         if level == 0:
             self.features.pop(name, None)
         else:
@@ -332,9 +332,7 @@ class ClusterImage:
 
 
 def _merge(before: PartitionImage, fields: Mapping[str, Any]) -> PartitionImage:
-    """PartitionRegistration.merge: a given leader bumps the leader epoch, even if it is the same leader
-    again.
-    """
+    """PartitionRegistration.merge: a record that names a leader raises the leader epoch, even if it is the same leader."""
 
     def changed(name: str, current: tuple[Any, ...]) -> tuple[Any, ...]:
         return current if fields[name] is None else tuple(fields[name])

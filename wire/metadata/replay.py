@@ -33,7 +33,7 @@ def replay_batches(
         for offset, record in _records(buf, header):
             if offset > image.offset:
                 touched |= _replay(image, record, offset)
-                # One by one: if a later one is refused, a second try must not count epochs twice.
+                # The image advances record by record: if a later one is refused, a second try must not count epochs twice.
                 image.advance(offset, header.leader_epoch)
         image.advance(header.last_offset, header.leader_epoch)
     return frozenset(touched)
