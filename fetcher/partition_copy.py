@@ -18,14 +18,14 @@ from fetcher.cursors import CursorHost, Cursors
 from fetcher.epochs import EpochNoted
 from fetcher.latency import ReplicationLatency
 from fetcher.progress import UNKNOWN_OFFSET, FollowerLogs, FollowerProgress, TruncationDebts
-from fetcher.source_log import SourceLog
+from fetcher.source_log import PartitionSource
 from fetcher.spec import FetcherEvents, MirrorSpec
 from fetcher.window import WindowChunk, WindowRead
 
 MAX_OFFSET = (1 << 63) - 1
 
 
-class PartitionCopy(SourceLog):
+class PartitionCopy(PartitionSource):
     def __init__(
         self,
         spec: MirrorSpec,

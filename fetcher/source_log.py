@@ -21,7 +21,7 @@ class Feed(Protocol):
         """A replica of the `PartitionCopy` has shown where it is, or the source's leader epochs were written down."""
 
 
-class SourceLog:
+class PartitionSource:
     def __init__(self, spec: MirrorSpec, events: FetcherEvents) -> None:
         self.spec = spec
         self.tp: TopicPartition = spec.topic_partition
