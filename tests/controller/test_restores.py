@@ -56,9 +56,9 @@ def test_what_was_promoted_is_restored_from_the_end_of_its_hand_over() -> None:
     assert restores.to_do(image, "l", "t")
     image.replay(take_overs.note_shrinks(image, BACK, {TP: Shrink(100, ATTEMPT, LED, EXPORTED)}))
     image.replay(take_overs.take(image, BACK, {TP: replace_isr()}, 0))
-    image.replay(take_overs.reverse(image, "l", ["t"], 0))
+    image.replay(reversals.reverse(image, "l", ["t"], 0))
     assert not restores.to_do(image, "l", "t")
-    image.replay(take_overs.end_forward(image, "l", ["t"], 0))
+    image.replay(reversals.end_forward(image, "l", ["t"], 0))
     assert image.partitions[BACK, TP].phase is Phase.ACTIVE
     assert ("l", "t") not in image.mirrors
 
