@@ -36,7 +36,9 @@ def begin_promote(
     for topic in names:
         mirror = mirror_of(image, link, topic)
         if mirror.ending is not None:
-            raise Refused(f"the switch of topic {topic!r} is being finished: there is no way back")
+            raise Refused(
+                f"the switch of topic {topic!r} is being finished: it cannot be switched back any more"
+            )
         for state in image.topic_partitions(link, topic):
             linking = state.phase is Phase.LINKING and mirror.added(state.partition)
             if state.phase is Phase.ACTIVE or linking:  # what the source has just added is waited for
