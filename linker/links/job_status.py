@@ -104,7 +104,8 @@ def promote_job(runtime: LinkRuntime, job: PromoteJob) -> PromoteJobStatus:
         requested_by=job.requested_by,
         warnings=list(job.warnings),
         phases_ms=phases_ms_of(timed, failover=job.failover),
-        source_fenced=list(job.source_fenced),
+        # A switch notes what it takes over in the same place: there the source refuses nothing, and no ACL was made.
+        source_fenced=[] if job.switch else list(job.source_fenced),
         failover=[
             failover_partition(runtime, state, state.failover)
             for tp in job.partitions

@@ -99,7 +99,7 @@ class RestoreRequests(Switches):
             f"promote {job.id} closed topic {topic} at the source (--fence-source): its clients there are refused until "
             "somebody takes that ACL away"
             for (name, _), job in sorted(self._image.jobs.items())
-            if name == link and topic in job.source_fenced
+            if name == link and not job.switch and topic in job.source_fenced
         ]
 
     def _asked_for(self, link: str, topic: str) -> bool:

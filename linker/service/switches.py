@@ -160,14 +160,17 @@ class Switches(Promotes):
             if name is not None:
                 found.setdefault(name, []).append(topic)
             elif not all_:
-                self._refuse_promoted(link, topic)
+                self._refuse_moved(link, topic)
                 raise MirrorNotFound(link, topic, None)
         return found
 
-    def _refuse_promoted(self, link: str, topic: str) -> None:
-        """IllegalState for a topic that was moved as a whole by a promote or a failover, whose source nobody took over."""
+    def _refuse_moved(self, link: str, topic: str) -> None:
+        """IllegalState for a topic that a switch or a restore has in its hands, or that a promote or a failover has moved
+        as a whole, and nobody took its source over."""
         states = self._image.topic_partitions(link, topic)
-        if states and all(state.phase in ENDED for state in states) and not self._under_way(link, topic):
+        if self._under_way(link, topic):
+            raise IllegalState(f"topic {topic} changes hands right now: try again in a moment")
+        if states:
             raise IllegalState(
                 f"topic {topic} is {states[0].phase}, and its source does not follow the target: linker mirror restore "
                 f"{topic} --link {link} has it follow, and linker mirror switch goes back then"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from admin.service import IllegalState
+from admin.service import IllegalState, MirrorNotFound
 from controller.decide.reverse import reverse_name
 from controller.image import ControllerImage
 from controller.phases import Phase
@@ -76,3 +76,7 @@ def test_a_topic_that_was_promoted_without_sync_is_restored_first() -> None:
     with pytest.raises(IllegalState, match="linker mirror restore orders --link east has it follow"):
         switches(Phase.PROMOTED, Phase.PROMOTED)._by_link("east", ["orders"], all_=False)
     assert switches(Phase.PROMOTED, Phase.PROMOTED)._by_link("east", [], all_=True) == {}
+    with pytest.raises(IllegalState, match="orders changes hands right now"):
+        switches(Phase.PROMOTED, Phase.PROMOTED, back=True)._by_link("east", ["orders"], all_=False)
+    with pytest.raises(MirrorNotFound):
+        switches()._by_link("east", ["payments"], all_=False)
