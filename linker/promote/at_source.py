@@ -7,10 +7,11 @@ and another one follows, that time begins anew. A port names producers and abort
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 
 from controller.errors import PromoteAbandoned
 from controller.judge.alignment import SourceEnd, gone_on
+from controller.phases import Phase
 from linker.promote.context import PromoteBatch, full_reason
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 _ABORTING = 30.0  # a coordinator answers when its markers are written; nobody is held meanwhile
 _NAMING = 2.0  # seconds: a name is worth no more inside a fence
+_NAMING_UNHELD = 10.0  # nobody waits for it then but who asked, and the name is what he needs
 _LOOKING_BACK = 2.0  # seconds: a source that is being shut down must not hold up the end of its promote
 
 
@@ -49,7 +51,9 @@ class SourceTransactions:
         if producers is None or not context.settings.abort_open_transactions:
             names: Mapping[TopicPartition, str] = {}
             if producers is not None:
-                names = await _named(context, producers.open_transactions(tps, timeout=_NAMING))
+                held = any(context.phase_of(tp) is not Phase.CATCHING_UP for tp in tps)
+                timeout = _NAMING if held else _NAMING_UNHELD
+                names = await _named(context, producers.open_transactions(tps, timeout=timeout), timeout)
             raise PromoteAbandoned(
                 f"a transaction has been open at the source for {limit:g} s",
                 {tp: names.get(tp, "its producer is not known") for tp in tps},
@@ -112,9 +116,11 @@ async def look_back(context: PromoteBatch, tps: Collection[TopicPartition]) -> l
     return found
 
 
-async def _named(context: PromoteBatch, asking: object) -> Mapping[TopicPartition, str]:
+async def _named(
+    context: PromoteBatch, asking: Awaitable[Mapping[TopicPartition, str]], timeout: float = _NAMING
+) -> Mapping[TopicPartition, str]:
     try:
-        found: Mapping[TopicPartition, str] = await context.within(asking, _NAMING, "asking the source")  # type: ignore[arg-type]
+        found = await context.within(asking, timeout, "asking the source")
     except LinkerError as error:
         logger.info("link %s: the source's producers cannot be named: %s", context.link, error)
         return {}

@@ -27,9 +27,10 @@ from wire.frames.types import TopicPartition
 class Producers:
     """The source's producers; a transaction of the world is aborted when that is asked for."""
 
-    def __init__(self, world: World, *, silent: bool = False) -> None:
+    def __init__(self, world: World, *, silent: bool = False, takes: float = 0) -> None:
         self.world = world
         self.silent = silent
+        self.takes = takes  # seconds to name a transaction
         self.aborted: list[TopicPartition] = []
 
     def _answer(self) -> None:
@@ -46,6 +47,7 @@ class Producers:
         self, tps: Collection[TopicPartition], *, timeout: float
     ) -> Mapping[TopicPartition, str]:
         self._answer()
+        await asyncio.sleep(self.takes)
         return dict.fromkeys(tps, 'producer 8 (epoch 1, transactional.id "billing")')
 
     async def abort_open(
@@ -91,13 +93,14 @@ def promote(
     settings: PromoteSettings,
     *,
     silent: bool = False,
+    takes: float = 0,
     afterwards: Callable[[], Awaitable[None]] | None = None,
     topics: Callable[[World], Topics] | None = None,
 ) -> tuple[World, PromoteOutcome, Producers, PromoteJob]:
     async def main() -> tuple[World, PromoteOutcome, Producers, PromoteJob]:
         world = World(random.Random(5), partitions=2)
         controller = await mirrored(world)
-        producers = Producers(world, silent=silent)
+        producers = Producers(world, silent=silent, takes=takes)
         ports = replace(ports_of(world), producers=producers)
         if afterwards is not None:
             ports = replace(ports, source_ends=EndsThen(world, afterwards))
@@ -123,8 +126,9 @@ def leave_open(world: World) -> None:
     world.last_stable[world.tps[1]] = 990
 
 
-def test_a_transaction_that_stays_open_abandons_it_and_is_named() -> None:
-    _, outcome, producers, job = promote(leave_open, PromoteSettings(transaction_timeout=3.0))
+@pytest.mark.parametrize("takes", [0, 8], ids=["at once", "a slow source"])
+def test_a_transaction_that_stays_open_abandons_it_and_is_named(takes: float) -> None:
+    _, outcome, producers, job = promote(leave_open, PromoteSettings(transaction_timeout=3.0), takes=takes)
     assert outcome.abandoned
     assert 'open at the source for 3 s: t-1: producer 8 (epoch 1, transactional.id "billing")' in (
         job.reason or ""
