@@ -16,7 +16,8 @@ from lab.workload.inspection import placements
 from lab.workload.source_data import SourceTopic
 from tests.real.harness_fleet import Fleet
 from tests.real.harness_fleet_scene import within
-from tests.real.test_switch import LINK, Scene
+from tests.real.kafka_admin import kafka_admin
+from tests.real.test_switch import LINK, Scene, judged, refused
 
 pytestmark = pytest.mark.timeout(1200)
 THERE = {1: 801, 2: 802, 3: 803}  # the broker ids at the source
@@ -149,3 +150,55 @@ async def test_sidecars_that_are_killed(scene: FleetSwitch) -> None:
     verdict = await scene.finish(owner, other)
     assert verdict.ok, verdict.violations
     print(f"pauses in ms: {verdict.pauses_ms}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["CLOSED", "DELETED"])
+@pytest.mark.parametrize("killed", [False, True], ids=["in peace", "the link controller dies"])
+async def test_a_fleet_finishes(scene: FleetSwitch, ending: str, killed: bool) -> None:
+    """Asked of one that is not the link controller; all three lead a part at the source. The next one goes on."""
+    fleet = scene.fleet
+    await scene.acked_more(20)
+    await scene.switch("REVERSED")
+    await scene.spread(scene.source)
+    for producer in scene.producers:
+        await producer.move(scene.target.bootstrap)
+    for consumer in scene.consumers:
+        await consumer.stop()
+    head = await fleet.head()
+    other = next(number for number in fleet.ids if number != head)
+    options = ["--delete-source-topics"] if ending == "DELETED" else []
+    asked = asyncio.create_task(
+        fleet.cars[other].run("mirror", "finish", "orders", "--link", LINK, "--yes", *options)
+    )
+    if killed:
+        await asyncio.sleep(0.5)
+        await fleet.cars[head].kill()
+        fleet._stopped.add(head)
+    done = await asked
+    print(f"{ending}, killed={killed}: {done.exit_code} {done.output} {done.errors}")
+    assert killed or not done.exit_code, done
+
+    left: object = None
+    async with within(90, lambda: f"not finished: {left}"):
+        while True:
+            found = await fleet.awake()[0].run("mirror", "list", "--link", LINK, "-o", "json")
+            left = found
+            if not found.exit_code and found.json() == []:
+                break
+            if killed and not found.exit_code and done.exit_code:
+                # Killed before the word was written down: nothing was begun, and it is asked for again.
+                done = await fleet.awake()[0].run(
+                    "mirror", "finish", "orders", "--link", LINK, "--yes", *options
+                )
+            await asyncio.sleep(0.5)
+    await scene.acked_more(30)
+    if ending == "CLOSED":
+        await scene.owner_leads(scene.source)
+        assert (await scene.configs(scene.source))["max.message.bytes"] == "0"
+        assert await asyncio.to_thread(refused, scene.source.bootstrap)
+    else:
+        topics = await asyncio.to_thread(kafka_admin(scene.source.bootstrap).list_topics, timeout=30)
+        assert "orders" not in topics.topics
+    await scene.owner_leads(scene.target)
+    await judged(scene, scene.target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,12 @@ from confluent_kafka import Producer
 
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess
+from lab.workload.inspection import placements
 from lab.workload.source_data import SourceFiller, SourceTopic
+from tests.real.harness_stalls import topic_configs
+from tests.real.test_validation import damage
 from validator.evidence.model import Evidence
+from wire.frames.types import TopicPartition
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]  # Spark runs five times
 LINK = "east"
@@ -32,12 +36,12 @@ StartSidecar = Callable[..., Awaitable[SidecarProcess]]
 
 
 async def prepared(
-    start_cluster: StartCluster, start_sidecar: StartSidecar
+    start_cluster: StartCluster, start_sidecar: StartSidecar, validation: Mapping[str, Any] = VALIDATION
 ) -> tuple[KafkaCluster, KafkaCluster, SidecarProcess, SourceTopic]:
     source, target = await asyncio.gather(
         start_cluster(name="source", brokers=2), start_cluster(name="target", brokers=2)
     )
-    sidecar = await start_sidecar(target.bootstrap, sources={LINK: {"broker.id": 800}}, validation=VALIDATION)
+    sidecar = await start_sidecar(target.bootstrap, sources={LINK: {"broker.id": 800}}, validation=validation)
     topic = SourceTopic("orders", 2, lambda _filler, _topic: None)
     await asyncio.to_thread(SourceFiller(source.bootstrap).create, [topic], 2)
     await asyncio.to_thread(written, source.bootstrap, 500)
@@ -56,7 +60,7 @@ def written(bootstrap: str, count: int) -> None:
 
 
 @asynccontextmanager
-async def writes(bootstrap: str) -> AsyncIterator[list[int]]:
+async def writes(bootstrap: str, partitions: Sequence[int] = (0, 1)) -> AsyncIterator[list[int]]:
     """A producer that goes on all the time, at one cluster. Yields the offsets that were acknowledged."""
     acked: list[int] = []
     errors: list[Any] = []
@@ -69,7 +73,8 @@ async def writes(bootstrap: str) -> AsyncIterator[list[int]]:
     async def write() -> None:
         number = 0
         while not over.is_set():
-            producer.produce("orders", f"live {number}".encode(), partition=number % 2, on_delivery=told)
+            index = partitions[number % len(partitions)]
+            producer.produce("orders", f"live {number}".encode(), partition=index, on_delivery=told)
             producer.poll(0)
             number += 1
             await asyncio.sleep(0.05)
@@ -146,3 +151,50 @@ async def there_and_back(sidecar: SidecarProcess, topic: SourceTopic) -> None:
     print(f"back: {back['phases_ms']}, {back['validation']}")
     holds_proof(back)
     await until(sidecar, topic.name, direction="FORWARD", state="ACTIVE")
+
+
+def break_checksum(cluster: KafkaCluster, broker: int, topic: str) -> None:
+    """The checksum of the last batch of one replica: without the validator, that and the size are compared."""
+    [segment] = cluster.partition_dir(broker, TopicPartition(topic, 0)).glob("*.log")
+    data = bytearray(segment.read_bytes())
+    last = at = 0
+    while at < len(data):
+        last, at = at, at + 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+    data[last + 17] ^= 0x10
+    with segment.open("r+b") as file:
+        file.seek(last + 17)
+        file.write(data[last + 17 : last + 18])
+
+
+@pytest.mark.parametrize(("policy", "spoil"), [("require", damage), ("skip", break_checksum)])
+async def test_a_difference_refuses_a_switch(
+    start_cluster: StartCluster,
+    start_sidecar: StartSidecar,
+    policy: str,
+    spoil: Callable[[KafkaCluster, int, str], None],
+) -> None:
+    """One bit of one replica. The validator sees it before anybody is held; without it the last batch is compared behind the
+    fence, with the source taken over, which is given back. Clients of the source have seen latency at most."""
+    source, target, sidecar, topic = await prepared(
+        start_cluster, start_sidecar, {**VALIDATION, "policy": policy}
+    )
+    configs = await asyncio.to_thread(topic_configs, source.bootstrap, topic.name)
+    await sidecar.linker("mirror", "sync", topic.name, "--link", LINK)
+    await until(sidecar, topic.name, sync="IN_SYNC")
+    async with writes(source.bootstrap, [1]) as acked:
+        broker = target.brokers[0].node_id
+        spoil(target, broker, topic.name)
+        refused = await sidecar.run("mirror", "switch", topic.name, "--link", LINK, timeout=PATIENCE)
+        told = refused.output + refused.errors
+        print(policy, refused.exit_code, told)
+        assert refused.exit_code, told
+        assert f"broker {broker}" in told and f"{topic.name}-0" in told, told
+        before = len(acked)
+        await asyncio.sleep(3)
+        assert len(acked) > before + 20
+    placed = await asyncio.to_thread(placements, source.bootstrap, [topic])
+    assert {one.leader for one in placed.values()} <= {broker.node_id for broker in source.brokers}, placed
+    assert await asyncio.to_thread(topic_configs, source.bootstrap, topic.name) == configs
+    await until(sidecar, topic.name, direction="FORWARD")
+    again = await sidecar.linker("mirror", "list", "--link", LINK, "-o", "json")
+    print(again.output)
