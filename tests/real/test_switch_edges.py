@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import (
     AlterConfigOpType,
@@ -174,6 +174,72 @@ async def test_a_transactional_producer_that_stays(
     await asyncio.to_thread(stays.abort_transaction, 60)
     await scene.acked_more(20)
     await judged(scene, scene.target)
+
+
+@pytest.mark.slow
+async def test_a_transaction_that_stays_open_is_aborted(
+    start_cluster: StartCluster, start_sidecar: StartSidecar
+) -> None:
+    """Without the word for it a switch names the transaction, and leaves it; with it it is aborted, and what was committed
+    before is at the target."""
+    scene = await scene_of(start_cluster, start_sidecar)
+    await scene.until(state="ACTIVE")
+    await scene.acked_more(20)
+    stays = Producer(
+        {
+            "bootstrap.servers": scene.source.bootstrap,
+            "transactional.id": "stays-open",
+            "transaction.timeout.ms": 600_000,  # it does not end by itself meanwhile
+        }
+    )
+    await asyncio.to_thread(stays.init_transactions, 30)
+    for tag in ("committed", "left open"):
+        stays.begin_transaction()
+        for index in range(4):
+            stays.produce("orders", f"{tag} {index}", key=b"txn", partition=index)
+        if tag == "committed":
+            await asyncio.to_thread(stays.commit_transaction, 30)
+    assert await asyncio.to_thread(stays.flush, 30) == 0
+    switch = ("mirror", "switch", "orders", "--link", LINK, "--transaction-timeout-ms", "1000")
+    refused_ = await scene.sidecar.run(*switch)
+    told = refused_.output + refused_.errors
+    assert refused_.exit_code and "stays-open" in told, told
+    await scene.until(direction="FORWARD", state="ACTIVE")
+    await scene.acked_more(20)
+    done = (await scene.sidecar.linker(*switch, "--abort-open-transactions", "-o", "json")).json()
+    assert (done["phase"], done["source_fenced"]) == ("PROMOTED", []), done
+    assert any("stays-open" in line for line in done["warnings"]), done["warnings"]
+    await scene.until(direction="REVERSED", state="ACTIVE")
+    with pytest.raises(KafkaException) as fenced:
+        await asyncio.to_thread(stays.commit_transaction, 30)
+    print(f"the producer that stayed is told: {fenced.value}")
+    for cluster in (scene.source, scene.target):
+        assert await asyncio.to_thread(committed, cluster) == {f"committed {index}" for index in range(4)}
+    await scene.acked_more(20)
+    await judged(scene, scene.target)
+
+
+def committed(cluster: KafkaCluster) -> set[str]:
+    """The records of that producer that are committed there, up to the end of now."""
+    config = {"bootstrap.servers": cluster.bootstrap, "group.id": "reads", "enable.partition.eof": True}
+    consumer = Consumer({**config, "isolation.level": "read_committed"})
+    consumer.assign([Partition("orders", index, 0) for index in range(4)])
+    found: set[str] = set()
+    ended: set[int] = set()
+    deadline = time.monotonic() + PATIENCE
+    try:
+        while len(ended) < 4:
+            assert time.monotonic() < deadline, (found, ended)
+            message = consumer.poll(1)
+            if message is None:
+                continue
+            if message.error():
+                ended.add(message.partition())
+            elif message.key() == b"txn":
+                found.add(message.value().decode())
+    finally:
+        consumer.close()
+    return found
 
 
 @pytest.mark.slow
