@@ -35,7 +35,7 @@ from lab.bench.settings import FULL, Settings
 from lab.bench.stage import LINK, Source, Stage, stage
 from lab.workload.checker import Verdict, check
 from lab.workload.history import History
-from lab.workload.inspection import final_logs, placements
+from lab.workload.inspection import final_logs, placements, truncations
 from lab.workload.live_producers import LibrdkafkaProducer
 from lab.workload.source_data import SourceTopic
 from wire.together import together
@@ -118,6 +118,8 @@ async def _switch(on: Stage, partitions: int, settings: Settings, say: Callable[
             say(f"{partitions} partitions, {label}: {one}")
             if number >= 0:
                 result.rounds[side].append(one)
+    nodes = [*on.source.nodes.values(), *on.target.nodes.values()]
+    result.problems += await asyncio.to_thread(truncations, nodes, [_written(switched)])
     _judge(result, partitions)
     return result
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
+from lab.clusters.child_process import ChildProcess
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.workload.history import LogRecord, PartitionLog, parse_identity
 from lab.workload.log_compare import ReplicaComparison, compare_replica
@@ -19,6 +20,7 @@ from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 
 IN_SYNC_TIMEOUT = 30.0
+_BELOW = "below high watermark"  # Kafka's UnifiedLog.truncateTo
 
 log = logging.getLogger(__name__)
 
@@ -150,3 +152,18 @@ def compare_followers(
                     )
                 )
     return results
+
+
+def truncations(nodes: Iterable[ChildProcess], topics: Sequence[SourceTopic]) -> list[str]:
+    """By the brokers' own logs: who truncated records that it knew to be committed, and where to. Followers of a mirror may
+    do so rightly: a sidecar died before it had written a leader epoch down, and the same records come again."""
+    wanted = [f" {tp} to offset" for topic in topics for tp in topic.topic_partitions()]
+    found = []
+    for node in nodes:
+        with node.log.open(errors="replace") as lines:
+            found += [
+                f"{node.name}: {line[line.index('Truncating') :].strip()}"
+                for line in lines
+                if _BELOW in line and any(one in line for one in wanted)
+            ]
+    return found

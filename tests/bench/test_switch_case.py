@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
 from lab.bench import switch
 from lab.bench.settings import QUICK
 from lab.workload.checker import Verdict
+from lab.workload.inspection import truncations
+from lab.workload.source_data import SourceTopic
 
 VERDICT = Verdict(
     acked=10, failed=0, unknown=0, read=10, reread=0, promote_pause_ms=100.0, pauses_ms={"source-3": 100.0}
@@ -18,6 +22,8 @@ VERDICT = Verdict(
 
 
 class _Cluster:
+    nodes: ClassVar[Mapping[int, Any]] = {}
+
     async def create_topic(self, *_: object) -> None: ...
 
 
@@ -53,6 +59,17 @@ async def test_only_what_a_switch_loses_is_a_problem(
     assert case.figures["both_pause_ms_max"] == 300.0
     assert case.ratios == {"election's pause / switch's": 0.25}
     assert case.rounds["back"][0]["pause_ms_by_producer"] == {"source": 100.0}
+
+
+def test_a_broker_that_truncates_what_is_committed_is_named(tmp_path: Path) -> None:
+    """The line is as Kafka 4.3.1 writes it."""
+    log = tmp_path / "server.log"
+    line = "09:45:20.767 [Fetcher] WARN UnifiedLog - [UnifiedLog partition={0}, dir=/d] Truncating {0} to offset 3 below "
+    line += "high watermark 9"
+    log.write_text("".join(line.format(name) + "\n" for name in ("t-1", "other-1", "t-10")))
+    node: Any = SimpleNamespace(name="node-1", log=log)
+    found = truncations([node], [SourceTopic("t", 2, lambda *_: None)])
+    assert found == ["node-1: Truncating t-1 to offset 3 below high watermark 9"]
 
 
 def test_what_sync_adds_is_between_neighbours() -> None:

@@ -35,6 +35,7 @@ def summary(results: Sequence[RunResult]) -> dict[str, Any]:
         "committed_after": sum(result.committed_after for result in results),
         "aborted": sum(result.aborted for result in results),
         "unknown_ends": sum(result.unknown_ends for result in results),
+        "truncated_committed": sum(result.truncated_committed for result in results),
         "txn_lost_by_failover": sum(result.txn_lost_by_failover for result in results),
         "txn_torn_by_failover": sum(result.txn_torn_by_failover for result in results),
         "client_errors": sum(result.client_errors for result in results),

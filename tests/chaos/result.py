@@ -32,6 +32,7 @@ class RunResult:
     committed: int = 0  # transactions
     aborted: int = 0
     unknown_ends: int = 0
+    truncated_committed: int = 0  # of a switch: truncations below a real broker's high watermark
     committed_after: int = 0  # of those that are committed, after the topic's promote or failover
     txn_lost_by_failover: int = 0
     txn_torn_by_failover: int = 0

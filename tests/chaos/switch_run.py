@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from lab.workload.history import History
+from lab.workload.inspection import truncations
 from lab.workload.live_consumers import read_up_to
 from tests.chaos.checker import Aftermath, judge
 from tests.chaos.result import MOST_EVIDENCE, Stuck
@@ -99,6 +100,9 @@ class SwitchRun(Run):
         self._broken("producer_errors", errors)
         self._broken("unsettled", owned.unsettled)
         self._broken("configs", await self._changed_configs())
+        truncated = await asyncio.to_thread(truncations, self.stage.nodes, self.topics)
+        self.result.truncated_committed = len(truncated)
+        self.result.evidence += truncated[:MOST_EVIDENCE]
         if not drained:
             self._broken("not_drained", ["the readers have not read all"])
 
