@@ -28,7 +28,7 @@ LIKELY = {
     "lease-from-answer": 8,
     "one-replica-in-sync": 0,
     "led-is-taken": 0,
-    "unclean-elections": 0,
+    "unclean-elections": 1,
     "lease-off-both": 0,
 }
 _MOST = 250
