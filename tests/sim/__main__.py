@@ -25,11 +25,13 @@ def tell_mutated(
 
 
 def first_caught(name: str, seeds: Iterable[int], ignore: str = "") -> Told | None:
-    """The first story in which the missing rule shows."""
+    """The first story in which the missing rule shows: with the rule, it holds."""
     switching = MUTATIONS[name].switching
-    return next(
-        (told for seed in seeds if (told := tell_mutated(seed, name, ignore, switching)).broken), None
-    )
+    for seed in seeds:
+        told = tell_mutated(seed, name, ignore, switching)
+        if told.broken and not tell(seed, ignore=ignore, switching=switching).broken:
+            return told
+    return None
 
 
 def _caught(name: str, most: int) -> tuple[str, Told | None, Told | None]:
