@@ -304,13 +304,21 @@ def _largest(defaults: Mapping[str, str]) -> dict[str, str]:
     return {SEGMENT_BYTES: max(values, key=int)} if values else {}
 
 
-def at_promote(create: Mapping[str, str], restore: Mapping[str, str | None]) -> dict[str, str | None]:
+def at_promote(
+    create: Mapping[str, str], restore: Mapping[str, str | None], *, taken: bool = False
+) -> dict[str, str | None]:
     """Overrides that a promote or a failover sets (None: deletes) on a topic that was mirrored with this plan.
 
     A plan that is older than one of the forced configs has the source's value among those to create. If it has none, nobody
     knows what the source means: what was forced stays, for deleted records do not come back.
+
+    `taken`: the topic was taken over from its cluster's own brokers. That set min.insync.replicas on it, and a plan that
+    follows the owner's value may have been written down without being carried out.
     """
-    return {name: create[name] for name in FORCED if name != UNCLEAN and name in create} | dict(restore)
+    before = {MIN_INSYNC: create.get(MIN_INSYNC)} if taken else {}
+    return (
+        before | {name: create[name] for name in FORCED if name != UNCLEAN and name in create} | dict(restore)
+    )
 
 
 def _same(name: str, one: str, other: str) -> bool:

@@ -159,7 +159,9 @@ class ConfigKeeper(LinkPart):
             return
         mirror = self._controller.image.mirrors.get((self._link, topic))
         if mirror is not None and self._ended(mirror):
-            last = at_promote(mirror.copied_configs, mirror.restore_configs)
+            states = self._controller.image.topic_partitions(self._link, topic)
+            taken = any(state.taken is not None for state in states)
+            last = at_promote(mirror.copied_configs, mirror.restore_configs, taken=taken)
             await self._target.operations.set_topic_configs(
                 topic,
                 {name: value for name, value in last.items() if value is not None},
@@ -264,8 +266,9 @@ class ConfigKeeper(LinkPart):
             create, restore = keep_segments(plan, mirror.copied_configs, defaults)
             if create == dict(mirror.copied_configs) and restore == dict(mirror.restore_configs):
                 self.reported.pop(topic, None)
-                if self.drift(topic):  # changed while the link's options said that it stays
-                    self._ask(topic)
+                # Changed while the link's options said that it stays; or whoever made the plan died before he had set it.
+                if self.drift(topic):
+                    await self._put_right_or_ask(topic)
                 continue
             if sync == "report":
                 self.reported[topic] = ", ".join(_changes(mirror, create, restore))
@@ -280,14 +283,16 @@ class ConfigKeeper(LinkPart):
                 )
             await self._controller.plan_mirror_configs(self._link, topic, create, restore)
             self._planned.add(topic)
-            try:
-                await self.put_right(topic)
-            except LinkerError:
-                # The next round finds the plan as it is to be, and would not look at the target.
-                self._ask(topic)
-                raise
+            await self._put_right_or_ask(topic)
         for refusal in refused.values():
             raise refusal  # the others are followed
+
+    async def _put_right_or_ask(self, topic: str) -> None:
+        try:
+            await self.put_right(topic)
+        except LinkerError:
+            self._ask(topic)
+            raise
 
     async def _target_defaults(self) -> dict[str, str]:
         """Read once for all topics of a round."""

@@ -304,7 +304,10 @@ class PromoteBatch:
                 states = self.controller.image.topic_partitions(self.link, topic)
                 mirror = self.controller.image.mirrors[self.link, topic]
                 if mirror.restore_configs and all(state.phase in LED_ELSEWHERE for state in states):
-                    await self._restore(topic, at_promote(mirror.copied_configs, mirror.restore_configs))
+                    taken = any(state.taken is not None for state in states)
+                    await self._restore(
+                        topic, at_promote(mirror.copied_configs, mirror.restore_configs, taken=taken)
+                    )
             await self.before_the_end(over)
             await self.controller.advance(self.link, over, self.final, reasons=self.final_reasons(over))
         self.promoted += over

@@ -185,6 +185,16 @@ def test_a_mirror_of_an_older_version_loses_nothing_before_its_plan_is_made_anew
     assert topic_configs.at_promote(made.create, made.restore) == made.restore
 
 
+def test_a_switch_back_sets_min_insync_replicas_which_the_take_over_changed() -> None:
+    """A plan that follows the owner's may have been written down, and not carried out."""
+    restore: dict[str, str | None] = {"retention.ms": None}
+    name = "min.insync.replicas"
+    assert topic_configs.at_promote({}, restore, taken=True) == {name: None, **restore}
+    assert topic_configs.at_promote({name: "2"}, restore, taken=True) == {name: "2", **restore}
+    assert topic_configs.at_promote({}, {name: "3"}, taken=True) == {name: "3"}
+    assert topic_configs.at_promote({}, restore) == restore
+
+
 def test_segments_do_not_shrink_while_a_topic_is_mirrored() -> None:
     defaults = {"segment.bytes": "4000000"}
     before = {**OFF, "segment.bytes": "5000000"}

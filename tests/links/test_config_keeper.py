@@ -204,6 +204,21 @@ async def test_the_sources_changes_are_followed(monkeypatch: pytest.MonkeyPatch)
     assert rig.asked == []
 
 
+async def test_a_plan_whose_maker_died_before_it_was_carried_out_is_carried_out_by_the_next_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A switch looks before it begins, and follows nothing while it lasts."""
+    rig = await Rig.make()
+    source_has_changed(monkeypatch)
+    rig.refuses = LinkerError("no controller")
+    with pytest.raises(LinkerError, match="no controller"):
+        await rig.keeper.follow(["t"])
+    again = Rig(rig.controller)
+    again.overrides["min.insync.replicas"] = "1"
+    await again.keeper.follow(["t"])
+    assert again.overrides == {**OFF, "max.message.bytes": "99"}
+
+
 async def test_a_change_of_the_source_that_the_target_refuses_is_set_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -152,7 +152,7 @@ def test_which_topics_patterns_take(include: str, exclude: str, taken: list[str]
 
 
 def test_options_are_checked_as_those_of_groups() -> None:
-    with pytest.raises(ValueError, match="no regular expression"):
+    with pytest.raises(ValueError, match="is not a regular expression"):
         LinkOptions(topics_include="*a")
     with pytest.raises(ValueError, match="no partner"):
         LinkOptions(topics_exclude="a[b")

@@ -191,7 +191,7 @@ async def test_a_change_that_nobody_takes_is_one_line() -> None:
             (NotTheController(seat), "sidecar 901 is the link controller (admin API h:1)"),
             (NotTheController(None), "no sidecar is the link controller at the moment"),
             (ControllerFenced(3, 4), "another sidecar has become the link controller"),
-            (StoreError("the target does not answer"), "the state store did not take it"),
+            (StoreError("the target does not answer"), "the state store did not take the change"),
         ):
             head.service.raises = failed
             answer = await http.post("/v1/links", json=LINK)
