@@ -45,6 +45,7 @@ SYNC_GOAL = 1.5  # ms that being in sync adds to the median
 BROKERS = 2  # at each side, all of them replicas
 JOINED = 800
 RATE = 1000
+OTHER, OTHER_RATE = "other", 100.0
 SYNC_PARTITIONS = 4
 SYNC_WARM_TURNS = 8  # at most
 WAYS = ("there", "back")
@@ -53,7 +54,7 @@ Move = Callable[[], Awaitable[PromoteJobStatus | None]]
 
 
 async def run(source: Source, settings: Settings, say: Callable[[str], None]) -> list[CaseResult]:
-    async with _joined_stage(source, "switch", settings) as on:
+    async with _joined_stage(source, "switch", settings) as on, _in_use(on):
         return [await _switch(on, count, settings, say) for count in settings.promoted]
 
 
@@ -77,6 +78,30 @@ async def _joined_stage(source: Source, name: str, settings: Settings) -> AsyncI
         yield on
 
 
+@asynccontextmanager
+async def _in_use(on: Stage) -> AsyncIterator[None]:
+    """Another topic of each cluster is written to, as in any cluster that is in use. A broker asks another one for all that it
+    follows there in one request, which waits for records for up to replica.fetch.wait.max.ms (500). Partitions that are new
+    wait for the next one, and so does the first acknowledgement of their new leader."""
+    producers = []
+    for cluster in (on.source, on.target):
+        await cluster.create_topic(OTHER, _orders(BROKERS), SMALL_INDEXES)
+        name = f"{OTHER}-{cluster.spec.name}"
+        directory = on.filler.directory / "producers"
+        producers.append(
+            ProducerProcess(LibrdkafkaProducer.library, OTHER, BROKERS, OTHER_RATE, directory, name=name)
+        )
+    try:
+        await together(
+            producer.start(cluster.bootstrap)
+            for producer, cluster in zip(producers, (on.source, on.target), strict=True)
+        )
+        yield
+    finally:
+        for producer in producers:
+            await producer.abandon()
+
+
 # --- the pause
 
 
@@ -96,7 +121,8 @@ async def _switch(on: Stage, partitions: int, settings: Settings, say: Callable[
     result = CaseResult(
         f"switch_{partitions}",
         f"switch of {partitions} partitions there and back, RF {BROKERS}, under an idempotent librdkafka of {rate}/s at "
-        "each cluster; largest gap between two acks of one producer around it; a preferred election of as many in turn",
+        "each cluster; largest gap between two acks of one producer around it; a preferred election of as many in turn; "
+        f"another topic of each cluster gets {OTHER_RATE:g} records a second",
         {side: [] for side in (*WAYS, "election")},
     )
     switched = _Topic(
