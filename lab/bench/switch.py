@@ -81,8 +81,8 @@ async def _joined_stage(source: Source, name: str, settings: Settings) -> AsyncI
 @asynccontextmanager
 async def _in_use(on: Stage) -> AsyncIterator[None]:
     """Another topic of each cluster is written to, as in any cluster that is in use. A broker asks another one for all that
-    it follows there in one request, which waits for records for up to replica.fetch.wait.max.ms (500). Partitions that are new
-    wait for the next one, and so does the first acknowledgement of their new leader."""
+    it follows there in one request, which waits for records for up to replica.fetch.wait.max.ms (500). Partitions
+    that are new wait for the next one, and so does the first acknowledgement of their new leader."""
     producers = []
     for cluster in (on.source, on.target):
         await cluster.create_topic(OTHER, _orders(BROKERS), SMALL_INDEXES)
