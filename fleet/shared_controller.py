@@ -10,6 +10,7 @@ differ).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
@@ -37,6 +38,8 @@ from wire.frames.types import TopicPartition
 from wire.together import together
 
 T = TypeVar("T")
+
+MOST_ASKED = 500  # changes that a sidecar waits for at a time, of all its links
 
 
 class NotTheController(ControllerError):
@@ -67,6 +70,8 @@ class SharedController(LinkController):
         #: The newest that this process knows of; told by the runner.
         self.seat: Seat | None = None
         self.ask: AskController | None = None
+        #: The link controller ends a connection on which more wait than it may hold (`roster`).
+        self._turns = asyncio.Semaphore(MOST_ASKED)
 
     @property
     def image(self) -> ControllerImage:
@@ -185,17 +190,18 @@ class SharedController(LinkController):
         if self.ask is None:
             raise NotTheController(self.seat)
         chosen = [(int(first), int(second)) for first, second in pairs]
-        await self.ask(
-            Ask(
-                n=0,
-                what=what,
-                link=link,
-                topic=tp.topic,
-                partition=tp.partition,
-                reason=reason,
-                pairs=chosen,
+        async with self._turns:
+            await self.ask(
+                Ask(
+                    n=0,
+                    what=what,
+                    link=link,
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    reason=reason,
+                    pairs=chosen,
+                )
             )
-        )
 
 
 def removal_entry(record: Removal) -> list[str | int]:

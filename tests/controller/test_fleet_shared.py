@@ -16,7 +16,7 @@ from controller.mirror_group import GroupProtocol, MirrorGroup
 from controller.phases import Phase
 from controller.state import JobStatus, MirrorTopic, ProducerIdFloor, Record, RemoveGroup, SidecarIdentity
 from fleet import messages as m
-from fleet.shared_controller import NotTheController, SharedController
+from fleet.shared_controller import MOST_ASKED, NotTheController, SharedController
 from fleet.stored_controller import StoredController
 from fleet.stores import StoreError
 from fleet.stores.base import Candidate, Seat
@@ -33,6 +33,7 @@ from tests.controller.fleet_kit import (
 )
 from tests.controller.validation_kit import an_advance
 from tests.controller.virtual_loop import run_virtual
+from wire.frames.types import TopicPartition
 
 
 def identity(broker_id: int, session: str = "") -> SidecarIdentity:
@@ -190,6 +191,32 @@ def test_roles() -> None:
         shared.welcomed(welcome(10))
         assert not shared.image.links
         assert shared.controller_epoch == 10
+
+    run_virtual(main())
+
+
+def test_a_sidecar_asks_for_no_more_at_a_time_than_the_head_holds() -> None:
+    async def main() -> None:
+        shared = SharedController(lambda: 0)
+        out: set[int] = set()
+        most = answered = 0
+        go_on = asyncio.Event()
+
+        async def ask(question: m.Ask) -> None:
+            nonlocal most, answered
+            out.add(question.partition)
+            most = max(most, len(out))
+            await go_on.wait()
+            out.discard(question.partition)
+            answered += 1
+
+        shared.ask = ask
+        notes = {TopicPartition("t", number): CopyNote(source_epochs=((1, 2),)) for number in range(1200)}
+        noting = asyncio.create_task(shared.note_copies(LINK, notes))
+        await asyncio.sleep(1)
+        go_on.set()
+        assert await noting == {}
+        assert (most, answered) == (MOST_ASKED, 1200)
 
     run_virtual(main())
 
