@@ -1,5 +1,6 @@
 """Several sidecars as one: which one decides, which may acknowledge, and where the state is kept.
 
+- `asked_changes`: changes that members ask the link controller to write
 - `balancer`: carries out the plans for the link brokers of every mirror partition and for their leader
 - `balancer_ports`: Protocols of the balancer's inputs and actions; `linker` implements them
 - `channel`: the connection of a member with the link controller: JSON messages, in order, whole or not at all

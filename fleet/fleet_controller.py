@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 
 from controller.codec import encode as encode_entity
 from controller.codec import path_of
-from controller.decide.mirrors import CopyNote
-from controller.errors import NotFound, NotTheLeader, Refused
+from controller.errors import Refused
 from controller.state import (
     Record,
     Removal,
     SidecarIdentity,
 )
 from fleet import messages as m
+from fleet.asked_changes import AskedChanges
 from fleet.channel import ChannelClosed, MemberChannel
 from fleet.commands import Commands
 from fleet.progress import ReportBook, decode_copies
@@ -26,7 +26,7 @@ from fleet.shared_controller import removal_entry
 from fleet.stored_controller import StoredController
 from fleet.stores.base import ControllerFenced, Store, StoreError
 from wire.errors import LinkerError
-from wire.frames.types import TopicPartition, parse_topic_id
+from wire.frames.types import parse_topic_id
 from wire.task_group import TaskGroup
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 _TICK = 0.1
 _STALL = 0.5  # the clock has gone on by so much more than we have slept
 _STORE_PAUSE = 0.2
-_AT_ONCE = 500  # notes about copies that are written in one commit
 
 
 class FleetController(Roster):
@@ -57,6 +56,7 @@ class FleetController(Roster):
         self.book = ReportBook(lambda: self.controller.image.partitions)
         self.commands = Commands(self, self.book, clock)
         self._entering: dict[int, asyncio.Lock] = {}
+        self._asked = AskedChanges(controller, self.send)
         self._renewals: list[tuple[MemberInfo, int]] = []
         self._renewal = asyncio.Event()
 
@@ -94,7 +94,7 @@ class FleetController(Roster):
         writing: asyncio.Task[None] | None = None
         try:
             member = await self._enter(channel, local)
-            writing = asyncio.create_task(self._write_asked(member))
+            writing = asyncio.create_task(self._asked.write(member))
             while True:
                 message = m.from_member(await channel.receive())
                 member.last_heard = self._clock()
@@ -337,72 +337,6 @@ class FleetController(Roster):
                     gone=gone,
                 ),
             )
-
-    # Changes that members ask for.
-
-    async def _write_asked(self, member: MemberInfo) -> None:
-        """Write the members' changes in each member's order. Notes about copies that follow each other are one commit:
-        a new leader of many partitions brings one for each of them."""
-        held: m.Ask | None = None
-        while True:
-            asks, held = [held or await member.asked.get()], None
-            while asks[0].what != "fail_partition" and len(asks) < _AT_ONCE and not member.asked.empty():
-                held = member.asked.get_nowait()
-                if held.what == "fail_partition" or held.link != asks[0].link:
-                    break
-                asks, held = [*asks, held], None
-            errors: dict[int, Exception] = {}
-            try:
-                errors = await self._write(member, asks)
-            except Exception as failed:
-                if not isinstance(failed, LinkerError):
-                    log.exception("a change that sidecar %d asked for", member.hello.broker_id)
-                errors = {ask.n: failed for ask in asks}
-            for ask in asks:
-                failure = errors.get(ask.n)
-                named = None if failure is None else (type(failure).__name__, str(failure))
-                self.send(member, m.Answer(n=ask.n, error=named))
-
-    async def _write(self, member: MemberInfo, asks: Sequence[m.Ask]) -> dict[int, Exception]:
-        """Returns the changes that were not made, by their numbers."""
-        errors: dict[int, Exception] = {}
-        notes: dict[TopicPartition, CopyNote] = {}
-        for ask in asks:
-            try:
-                tp = self._led_by(member, ask)
-            except LinkerError as error:
-                errors[ask.n] = error
-                continue
-            known = notes.get(tp, CopyNote())
-            pairs = tuple(ask.pairs)
-            match ask.what:
-                case "fail_partition":
-                    await self.controller.fail_partition(ask.link, tp, ask.reason or "no reason was given")
-                case "source_epochs":
-                    notes[tp] = known._replace(source_epochs=pairs)
-                case "untruncated":
-                    notes[tp] = known._replace(untruncated=pairs)
-        if notes:
-            refused = await self.controller.note_copies(asks[0].link, notes)
-            errors |= {
-                ask.n: refused[tp]
-                for ask in asks
-                if (tp := TopicPartition(ask.topic, ask.partition)) in refused and ask.n not in errors
-            }
-        return errors
-
-    def _led_by(self, member: MemberInfo, ask: m.Ask) -> TopicPartition:
-        tp = TopicPartition(ask.topic, ask.partition)
-        state = self.controller.image.partitions.get((ask.link, tp))
-        if state is None:
-            raise NotFound(f"link {ask.link!r} has no mirror of partition {tp}")
-        image = self.controller.image
-        if image.sidecar_at(image.at(ask.link), state.leader) != member.hello.broker_id:
-            # Not for good: the metadata log may have told the asker that it leads before it has told us.
-            raise NotTheLeader(
-                f"{tp} is led by sidecar {state.leader}, not by {member.hello.broker_id}, as far as is known here"
-            )
-        return tp
 
 
 def _uuid(text: str, known: bytes | None) -> bytes:
