@@ -88,3 +88,15 @@ class Followed:
             for cursor in self.copy.cursors:
                 if cursor.fetcher is not None:
                     cursor.fetcher.touch(cursor)
+
+
+def replicas_end(copy: PartitionCopy, replicas: Collection[int]) -> int | None:
+    """Where the log of a partition ends that a new process leads at the source; None as long as a replica has not told.
+
+    The source was never told an offset beyond the longest replica at the target. All records of that replica came from the
+    leader before, so they belong to this log, whether or not the source was told of them."""
+    found = [copy.followers[replica] for replica in replicas if replica in copy.followers]
+    owing = any(replica in copy.untruncated for replica in replicas)
+    if not replicas or owing or len(found) < len(replicas) or any(one.copied_to < 0 for one in found):
+        return None
+    return max(one.copied_to for one in found)

@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from fetcher.error_table import ErrorAction, classify
-from fetcher.followed import Followed, InSyncPorts, InSyncState, SourceLeader
+from fetcher.followed import Followed, InSyncPorts, InSyncState, SourceLeader, replicas_end
 from fetcher.link_fetcher import LinkFetcher
 from fetcher.partition_copy import PartitionCopy, PartitionCursor
 from fetcher.resolve_queue import pause_after
@@ -150,19 +150,12 @@ class InSyncFollower:
                 self._find_end(followed, copy)
 
     def _find_end(self, followed: Followed, copy: PartitionCopy) -> None:
-        """A new process leads the partition. The source was never told an offset beyond the longest replica at the
-        target. All records of that replica came from the leader before, so they belong to this log, whether or not the
-        source was told of them."""
-        replicas = self._ports.must_hold(copy)
-        found = [copy.followers[replica] for replica in replicas if replica in copy.followers]
-        owing = any(replica in copy.untruncated for replica in replicas)
-        if not replicas or owing or len(found) < len(replicas) or any(one.copied_to < 0 for one in found):
-            followed.reason = (
-                "this broker leads it at the source; not all replicas at the target have asked yet"
-            )
-            return
-        followed.end = copy.fetch_until = max(one.copied_to for one in found)
+        end = replicas_end(copy, self._ports.must_hold(copy))
         followed.reason = "this broker leads it at the source"
+        if end is None:
+            followed.reason += "; not all replicas at the target have asked yet"
+            return
+        followed.end = copy.fetch_until = end
         self.replica_moved(copy)
 
     # --- Feed
