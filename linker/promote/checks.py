@@ -183,20 +183,14 @@ class Checks:
         await context.controller.advance(context.link, context.tps, Phase.FENCED)
         context.start_fence()
         context.tell()
-        if context.switch:
-            # A leader that is deposed refuses what is on its way to it: nobody has to wait for the answer first.
-            await _all([self._drain(), close_source(context)])
-        else:
-            await self._drain()
-            await close_source(context)
-
-    async def _drain(self) -> None:
-        context = self._context
+        # Before a switch takes the source over, too: a leader that is deposed refuses writes that it may have passed on to
+        # followers, and a producer that is not idempotent writes these again.
         with context.timed("fence"):
             timeout = min(self._settings.fence_drain_timeout, context.fence_left())
             await context.within(
                 self._ports.fencer.fence(context.tps, timeout=timeout), timeout, "draining forwarded produces"
             )
+        await close_source(context)
 
     async def verify(self, tps: Collection[TopicPartition]) -> Verified:
         """Align and compare, again and again until it holds or the fence's time is over.
