@@ -39,7 +39,7 @@ from wire.together import together
 
 T = TypeVar("T")
 
-MOST_ASKED = 500  # changes that a sidecar waits for at a time, of all its links
+MOST_UNANSWERED = 500  # changes that a sidecar waits for at a time, of all its links
 
 
 class NotTheController(ControllerError):
@@ -71,7 +71,7 @@ class SharedController(LinkController):
         self.seat: Seat | None = None
         self.ask: AskController | None = None
         #: The link controller ends a connection on which more wait than it may hold (`roster`).
-        self._turns = asyncio.Semaphore(MOST_ASKED)
+        self._turns = asyncio.Semaphore(MOST_UNANSWERED)
 
     @property
     def image(self) -> ControllerImage:
