@@ -15,7 +15,7 @@ from typing import Final
 
 from controller.image import ControllerImage
 from controller.phases import LED_ELSEWHERE, Phase
-from controller.plan.topic_configs import FORCED, MIN_INSYNC
+from controller.plan.topic_configs import FORCED, MIN_INSYNC, at_promote
 from controller.state import MirrorTopic
 from wire.frames.types import TopicId
 
@@ -28,6 +28,13 @@ LATE: Final = 600_000
 #: The overrides of a topic by its name, or None if there is none of that id. An id that is not known is any.
 Overrides = Callable[[str, TopicId | None], Mapping[str, str] | None]
 Changes = Mapping[str, str | None]
+
+
+def configs_at_promote(image: ControllerImage, mirror: MirrorTopic) -> dict[str, str | None]:
+    """Overrides that a promote, a failover or a switch sets on a mirror (None: deletes)."""
+    states = image.topic_partitions(mirror.link, mirror.topic)
+    taken = any(state.taken is not None for state in states)
+    return at_promote(mirror.copied_configs, mirror.restore_configs, taken=taken)
 
 
 def before_take_over(forward: MirrorTopic, overrides: Mapping[str, str], now: int) -> dict[str, str | None]:

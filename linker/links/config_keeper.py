@@ -19,11 +19,11 @@ from collections.abc import Collection, Iterable, Sequence
 from controller.decide.reverse import reverse_of
 from controller.phases import LED_ELSEWHERE
 from controller.plan.config_drifts import Drift, drifts
+from controller.plan.taken_configs import configs_at_promote
 from controller.plan.topic_configs import (
     COPIED,
     TIMESTAMP_DIFFERENCE,
     UNCLEAN,
-    at_promote,
     keep_differing,
     keep_own,
     keep_segments,
@@ -159,9 +159,7 @@ class ConfigKeeper(LinkPart):
             return
         mirror = self._controller.image.mirrors.get((self._link, topic))
         if mirror is not None and self._ended(mirror):
-            states = self._controller.image.topic_partitions(self._link, topic)
-            taken = any(state.taken is not None for state in states)
-            last = at_promote(mirror.copied_configs, mirror.restore_configs, taken=taken)
+            last = configs_at_promote(self._controller.image, mirror)
             await self._target.operations.set_topic_configs(
                 topic,
                 {name: value for name, value in last.items() if value is not None},

@@ -11,7 +11,7 @@ from typing import TypeVar
 from controller.errors import PromoteAbandoned, PromoteStuck
 from controller.judge.hand_over import HandOverPlan, plan_hand_over
 from controller.phases import LED_ELSEWHERE, PROMOTING, Phase
-from controller.plan.topic_configs import at_promote
+from controller.plan.taken_configs import configs_at_promote
 from fleet.link_controller import LinkController
 from fleet.stores.base import ControllerFenced, StoreError
 from linker.promote.ports import PromotePorts, PromoteProgress, PromoteSettings, Report, SourceFence
@@ -304,10 +304,7 @@ class PromoteBatch:
                 states = self.controller.image.topic_partitions(self.link, topic)
                 mirror = self.controller.image.mirrors[self.link, topic]
                 if mirror.restore_configs and all(state.phase in LED_ELSEWHERE for state in states):
-                    taken = any(state.taken is not None for state in states)
-                    await self._restore(
-                        topic, at_promote(mirror.copied_configs, mirror.restore_configs, taken=taken)
-                    )
+                    await self._restore(topic, configs_at_promote(self.controller.image, mirror))
             await self.before_the_end(over)
             await self.controller.advance(self.link, over, self.final, reasons=self.final_reasons(over))
         self.promoted += over

@@ -19,7 +19,7 @@ from controller.decide.links import left_out
 from controller.decide.mirrors import refuse_while_running
 from controller.decide.source_fence import owed_topics
 from controller.phases import ENDED, PROMOTING, Phase
-from controller.plan.topic_configs import at_promote
+from controller.plan.taken_configs import configs_at_promote
 from controller.state import MirrorTopic, same_source_topic
 from linker.access.report import who_may_not
 from linker.checks import preflight
@@ -117,7 +117,7 @@ class MirrorChanges(ServiceBase):
             replication_factor=mirror.replication_factor or 0,
             created_at=view.moment(mirror.created_at),
             configs=dict(mirror.copied_configs),
-            configs_at_promote=at_promote(mirror.copied_configs, mirror.restore_configs),
+            configs_at_promote=configs_at_promote(self._image, mirror),
             configs_from_target=list(mirror.configs_from_target),
             configs_put_back=dict(runtime.configs.put_back.get(topic, {})),
             upstream=list(mirror.upstream),
