@@ -59,6 +59,7 @@ class ControllerImage:
         self.acls: dict[tuple[str, Resource], CarriedAcls] = {}
         self.versions: dict[str, int] = {}  # path -> version in the store
         # Indexes: a link may have thousands of mirrors, and each change asks for one of them.
+        self._of_topic: dict[tuple[str, str], dict[int, MirrorPartition]] = {}  # by link and topic
         self._by_topic: dict[tuple[str, str], tuple[str, str]] = {}  # by cluster (`Link.at`) and topic
         self._by_topic_id: dict[bytes, tuple[str, str]] = {}
 
@@ -81,8 +82,8 @@ class ControllerImage:
         mirror = self.mirrors.get((link, topic))
         if mirror is None:
             return []
-        found = (self.partitions.get((link, tp)) for tp in mirror.topic_partitions())
-        return [state for state in found if state is not None]
+        found = self._of_topic.get((link, topic), {})
+        return [found[index] for index in range(mirror.partitions) if index in found]
 
     def link_partitions(self, link: str) -> list[MirrorPartition]:
         return [state for (name, _), state in sorted(self.partitions.items()) if name == link]
@@ -195,6 +196,7 @@ class ControllerImage:
                     self._by_topic_id[entity.topic_id] = (entity.link, entity.topic)
             case MirrorPartition():
                 self.partitions[entity.link, entity.tp] = entity
+                self._of_topic.setdefault((entity.link, entity.topic), {})[entity.partition] = entity
             case PartitionValidation():
                 self.validations[entity.link, entity.tp] = entity
             case ProducerIdFloor():
@@ -240,6 +242,7 @@ class ControllerImage:
                 self.acls.pop((record.link, record.resource), None)
             case RemoveMirror():
                 self._forget_topic(record.link, record.topic)
+                self._of_topic.pop((record.link, record.topic), None)
                 for table in (self.partitions, self.validations):
                     for key in [k for k in table if k[0] == record.link and k[1].topic == record.topic]:
                         del table[key]
@@ -248,6 +251,8 @@ class ControllerImage:
                 for mirror_key in [k for k in self.mirrors if k[0] == record.link]:
                     self._forget_topic(*mirror_key)
                 self.links.pop(record.link, None)
+                for of_topic in [k for k in self._of_topic if k[0] == record.link]:
+                    del self._of_topic[of_topic]
                 for table in (self.partitions, self.validations):
                     for key in [k for k in table if k[0] == record.link]:
                         del table[key]

@@ -71,7 +71,7 @@ def _form(hint: Any) -> tuple[Step, Step]:
         inner, outer = _form(parts[0])
         return (
             lambda value: None if value is None else inner(value),
-            lambda value: None if value is None else outer(value),
+            _same if outer is _same else lambda value: None if value is None else outer(value),
         )
     if origin is Mapping:
         inner, outer = _form(parts[1])
@@ -83,7 +83,7 @@ def _form(hint: Any) -> tuple[Step, Step]:
         inner, outer = _form(parts[0])
         return (
             lambda value: tuple([inner(one) for one in _array(value)]),
-            lambda value: [outer(one) for one in value],
+            list if outer is _same else lambda value: [outer(one) for one in value],
         )
     if origin is tuple:
         return _row(tuple, parts)
@@ -103,7 +103,9 @@ def _row(make: Step, hints: Iterable[Any]) -> tuple[Step, Step]:
     forms = [_form(hint) for hint in hints]
     return (
         lambda value: make([form[0](one) for form, one in zip(forms, _array(value), strict=True)]),
-        lambda value: [form[1](one) for form, one in zip(forms, value, strict=True)],
+        list
+        if all(form[1] is _same for form in forms)
+        else lambda value: [form[1](one) for form, one in zip(forms, value, strict=True)],
     )
 
 

@@ -8,6 +8,7 @@ Kafka; those outside that alphabet are written as hex digits.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from controller.access.acls import Resource
 from controller.errors import InvalidName
@@ -54,6 +55,7 @@ def link(name: str) -> str:
     return f"{LINKS}/{check_link_name(name)}"
 
 
+@lru_cache(maxsize=1024)  # a commit asks for the same topic once for each of its partitions
 def mirror(link_name: str, topic: str) -> str:
     return f"{link(link_name)}/mirrors/{check_topic_name(topic)}"
 

@@ -14,6 +14,8 @@ from controller.operations import Delete, Operation, Versioned
 from controller.state import JsonValue
 from fleet.stores.base import NodeNotEmpty, StoreError, VersionConflict
 
+_encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"), sort_keys=True)
+
 
 class StoredNode(NamedTuple):
     """A node: its value as JSON text in UTF-8, and its version."""
@@ -90,6 +92,6 @@ def encode(path: str, value: JsonValue) -> bytes:
 def dump(path: str, value: JsonValue) -> str:
     """The JSON text of a value; StoreError if it is no JSON."""
     try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":"), sort_keys=True)
+        return _encoder.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise StoreError(f"the value for {path} is not JSON: {error}") from error

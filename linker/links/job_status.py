@@ -64,11 +64,13 @@ def promote_job(runtime: LinkRuntime, job: PromoteJob) -> PromoteJobStatus:
     """A job with its topics' phases."""
     image = runtime.controller.image
     progress = runtime.promotes.progress.get(job.id)
+    by_topic: dict[str, list[MirrorPartition]] = {}
+    for tp in job.partitions:
+        found = by_topic.setdefault(tp.topic, [])
+        if (known_state := image.partitions.get((job.link, tp))) is not None:
+            found.append(known_state)
     topics = []
-    for topic in job.topics:
-        states = [
-            s for tp in job.partitions if tp.topic == topic and (s := image.partitions.get((job.link, tp)))
-        ]
+    for topic, states in by_topic.items():
         lags = [runtime.lag(state.tp) for state in states if state.phase in PROMOTING | {Phase.ACTIVE}]
         known = [lag for lag in lags if lag is not None]
         topics.append(

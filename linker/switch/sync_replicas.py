@@ -31,6 +31,8 @@ _INTERVAL = 0.5
 _TIMEOUT = 10.0
 #: How often min.insync.replicas is read anew, of topics that are to be in sync.
 _MIN_INSYNC = 30.0
+#: Looked at once more after so long, although nothing is known to have moved.
+_LOOK_ANYWAY = 5.0
 
 
 class OwnerMember(Protocol):
@@ -62,10 +64,11 @@ class SyncReplicas:
         self._joined = joined
         self._follower = follower
         self._clock = clock
-        #: Where each partition stands that is to be in sync, or is to be left yet.
-        self.states: dict[TopicPartition, SyncStep] = {}
+        #: By topic, where each partition stands that is to be in sync, or is to be left yet.
+        self._states: dict[str, list[SyncStep]] = {}
         self._min_insync: dict[str, int] = {}
         self._read_at = -_MIN_INSYNC
+        self._looked_at = -_LOOK_ANYWAY
         self._seen: object = None
         self.task = PeriodicTask("in-sync link brokers", self._once, _INTERVAL, failed=self._failed)
 
@@ -74,7 +77,7 @@ class SyncReplicas:
 
     def state(self, topic: str) -> tuple[InSync, str] | None:
         """The worst of a topic's partitions with its reason; None if it is not to be in sync."""
-        found = [step for tp, step in self.states.items() if tp.topic == topic]
+        found = self._states.get(topic, [])
         order = list(InSync)
         worst = min(found, key=lambda step: order.index(step.state), default=None)
         return None if worst is None else (worst.state, worst.reason)
@@ -82,7 +85,10 @@ class SyncReplicas:
     async def _once(self) -> str | None:
         member, image = self._joined(), self._controller.image
         if member is None:
-            self.states, self._seen = {}, None
+            self._states, self._seen = {}, None
+            return None
+        now, seen = self._clock(), (member.membership.image.changes, image.stamp)
+        if seen == self._seen and now < min(self._read_at + _MIN_INSYNC, self._looked_at + _LOOK_ANYWAY):
             return None
         owner: OwnerPorts = OwnerCluster(member.membership, member.link_brokers)
         wanted = {
@@ -94,15 +100,13 @@ class SyncReplicas:
                 and any(s.phase not in ENDED for s in image.topic_partitions(self._link, mirror.topic))
             )
         }
-        seen = member.membership.image.offset, image.stamp
-        if seen == self._seen and self._clock() - self._read_at < _MIN_INSYNC:
-            return None
-        self._seen = None
+        self._seen, self._looked_at = None, now
         await self._learn_min_insync(member.membership, wanted)
         steps = self._steps(owner, wanted)
-        self.states = {
-            tp: step for tp, step in steps.items() if tp.topic in wanted or step.send or step.reason
-        }
+        self._states = {}
+        for tp, step in steps.items():
+            if tp.topic in wanted or step.send or step.reason:
+                self._states.setdefault(tp.topic, []).append(step)
         turns = {
             tp: one.send.replicas if isinstance(one.send, Reassign) else None
             for tp, one in steps.items()

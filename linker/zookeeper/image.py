@@ -149,6 +149,7 @@ class ZooKeeperImage(WatchedImage):
             self._everything, self._session, self._last_whole = False, session, started
         self._done = begun
         self.image.advance(self.image.offset + 1, 0)
+        self.image.changes += 1
         self._publish(touched)
         self._wake()
 

@@ -57,6 +57,7 @@ class Image:
     brokers: Mapping[int, Broker]
     configs: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=dict)
     offset: int = 0
+    changes: int = 0
 
     @property
     def topics_by_id(self) -> Mapping[bytes, Topic]:

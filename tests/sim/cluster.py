@@ -73,7 +73,10 @@ class Cluster:
 
     def _image(self) -> Image:
         return replace(
-            self.kraft.image(), configs={(CONFIG_TOPIC, "t"): dict(self.configs)}, offset=self.version
+            self.kraft.image(),
+            configs={(CONFIG_TOPIC, "t"): dict(self.configs)},
+            offset=self.version,
+            changes=self.version,
         )
 
     def _changed(self) -> None:

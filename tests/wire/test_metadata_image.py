@@ -252,6 +252,18 @@ def test_records_that_do_not_concern_a_link_broker_change_nothing() -> None:
     for name in ("NoOpRecord", "AccessControlEntryRecord", "ClientQuotaRecord", "UserScramCredentialRecord"):
         assert image.replay(record(name)) == frozenset()
     assert state(image) == state(ClusterImage())
+    assert image.changes == 0
+
+
+def test_whoever_looks_at_the_changes_sees_each_record_and_each_snapshot() -> None:
+    image, fresh = ClusterImage(), ClusterImage()
+    seen = {image.changes}
+    for one in (TOPIC, PARTITION):
+        image.replay(one)
+        seen.add(image.changes)
+    image.adopt(fresh)
+    seen.add(image.changes)
+    assert len(seen) == 4
 
 
 def test_a_transaction_shows_at_its_end_or_not_at_all() -> None:

@@ -84,6 +84,9 @@ class ClusterImage:
     `offset` is the last applied record (-1: none) and `epoch` the leader epoch of its batch, so the next fetch asks for
     offset + 1 with `epoch` as the last fetched one. Records of an open transaction are held back until its end, although
     `offset` passes them: `in_transaction` tells.
+
+    `changes` grows with all that is applied but records without a content: a controller writes one of those every half
+    second (`NoOpRecord`, KIP-835), so that `offset` moves in a cluster in which nothing happens.
     """
 
     def __init__(self) -> None:
@@ -94,6 +97,7 @@ class ClusterImage:
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
         self.next_producer_id = -1  # -1: no block was ever allocated
         self.offset = -1
+        self.changes = 0
         self.epoch = -1
         self._transaction: list[MetadataRecord] | None = None
 
@@ -111,6 +115,7 @@ class ClusterImage:
         self.next_producer_id = other.next_producer_id
         self.offset = other.offset
         self.epoch = other.epoch
+        self.changes += 1 + other.changes
         self._transaction = None
 
     @property
@@ -142,7 +147,10 @@ class ClusterImage:
             self._transaction.append(record)
             return _NOTHING
         handler = self._handlers.get(record.type)
-        return handler(self, record.fields) if handler is not None else _NOTHING
+        if handler is None:
+            return _NOTHING
+        self.changes += 1
+        return handler(self, record.fields)
 
     def _replay_transaction(self, record: MetadataRecord) -> frozenset[bytes]:
         held = self._transaction
