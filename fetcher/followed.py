@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
-from fetcher.partition_copy import MAX_OFFSET, PartitionCopy, PartitionCursor
+from fetcher.partition_copy import PartitionCopy, PartitionCursor
+from fetcher.source_log import MAX_OFFSET
 from wire.client.connection import Connection
 from wire.errors import LocalProtocolError
 from wire.frames.types import Node, TopicPartition

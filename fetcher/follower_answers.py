@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from fetcher.budget import Charge
 from fetcher.doubts import Doubts, judge_by_fetches
 from fetcher.follower_sessions import SessionPartition
-from fetcher.partition_copy import MAX_OFFSET, PartitionCopy
+from fetcher.partition_copy import PartitionCopy
 from fetcher.progress import UNKNOWN_OFFSET, Behind
+from fetcher.source_log import MAX_OFFSET
 from wire.frames.error_codes import (
     NOT_LEADER_OR_FOLLOWER,
     OFFSET_OUT_OF_RANGE,

@@ -89,6 +89,10 @@ class InSyncFollower:
             self._followed.setdefault(tp, Followed())
         self.wake()
 
+    @property
+    def followed(self) -> Collection[TopicPartition]:
+        return self._followed.keys()
+
     def begin(self, tps: Iterable[TopicPartition]) -> None:
         """Go on with these after `stop`."""
         for tp in tps:

@@ -18,11 +18,9 @@ from fetcher.cursors import CursorHost, Cursors
 from fetcher.epochs import EpochNoted
 from fetcher.latency import ReplicationLatency
 from fetcher.progress import UNKNOWN_OFFSET, FollowerLogs, FollowerProgress, TruncationDebts
-from fetcher.source_log import PartitionSource
+from fetcher.source_log import MAX_OFFSET, PartitionSource
 from fetcher.spec import FetcherEvents, MirrorSpec
 from fetcher.window import WindowChunk, WindowRead
-
-MAX_OFFSET = (1 << 63) - 1
 
 
 class PartitionCopy(PartitionSource):
@@ -148,6 +146,7 @@ class PartitionCopy(PartitionSource):
         if noted is EpochNoted.KNOWN:
             return
         self.epochs_unwritten = True
+        self.unwritten_from = min(self.unwritten_from, offset)
         if noted is EpochNoted.REPLACED:
             # Most logs have many epochs: one that begins where nothing was copied yet has replaced nothing.
             known = self._mirrored_to > offset
@@ -191,6 +190,11 @@ class PartitionCopy(PartitionSource):
             "taken over from the brokers of this cluster: they have them"
         )
         return True
+
+    def serve_all(self) -> None:
+        waited, self.unwritten_from = self.unwritten_from, MAX_OFFSET
+        if waited != MAX_OFFSET:
+            self.notify()
 
     # --- followers
 
@@ -325,7 +329,9 @@ class PartitionCopy(PartitionSource):
         if cursor is None:
             return None
         limit = min(max_bytes, self.spec.segment_bytes)
-        return cursor.window.read(progress.fetch_offset, limit, at_least_one=at_least_one)
+        return cursor.window.read(
+            progress.fetch_offset, limit, at_least_one=at_least_one, until=self.unwritten_from
+        )
 
     # --- time
 

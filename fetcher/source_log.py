@@ -13,6 +13,8 @@ from fetcher.progress import UNKNOWN_OFFSET
 from fetcher.spec import FetcherEvents, MirrorSpec
 from wire.frames.types import TopicPartition
 
+MAX_OFFSET = (1 << 63) - 1
+
 
 class Feed(Protocol):
     """The follower at the source that reads for a partition (in_sync.py)."""
@@ -53,6 +55,10 @@ class PartitionSource:
         self._epochs = EpochHistory(spec.source_epochs)
         #: The history differs from the one that was written down last.
         self.epochs_unwritten = False
+        #: Where the first batch begins whose leader epoch is not written down: replicas get nothing from there on. The next
+        #: sidecar that leads the partition knows only what is written; to a source it would name an epoch that ended
+        #: before, be told of a divergence that is none, and have replicas truncate what is committed.
+        self.unwritten_from = MAX_OFFSET
         self._events = events
 
     # --- epochs
@@ -73,8 +79,13 @@ class PartitionSource:
         """This history is in the controller's state."""
         if self.epochs_unwritten and entries == self._epochs.entries:
             self.epochs_unwritten = False
+            self.serve_all()
             if self.feed is not None:
                 self.feed.replica_moved(self)
+
+    def serve_all(self) -> None:
+        """Replicas get what is there, whether its leader epochs are written down or not."""
+        self.unwritten_from = MAX_OFFSET
 
     # --- answers
 

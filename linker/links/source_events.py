@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 _RETRY = 0.5
 _SWEEP = 5.0
 _AT_ONCE = 500  # copies that are noted with one write
+#: Seconds that replicas wait for records of a leader epoch that cannot be written down. A store that is away for longer is
+#: no reason for a mirror to stand still.
+_SERVED_ANYWAY = 10.0
 
 
 class _Write(NamedTuple):
@@ -117,6 +120,7 @@ class SourceEvents:
 
     async def _carry_out(self, writes: Sequence[_Write]) -> None:
         """Until each one is written, refused for good or put off."""
+        began = time.monotonic()
         while writes:
             try:
                 refused = await self._commit(writes)
@@ -142,6 +146,10 @@ class SourceEvents:
                     len(again) - 1,
                     refused[again[0].tp],
                 )
+                if time.monotonic() - began > _SERVED_ANYWAY:
+                    for write in again:
+                        if (copy := self._partition(write.tp)) is not None:
+                            copy.serve_all()
                 await asyncio.sleep(_RETRY)
 
     async def _commit(self, writes: Sequence[_Write]) -> Mapping[TopicPartition, LinkerError]:

@@ -79,6 +79,11 @@ class SourceSync:
 
     # --- for a switch
 
+    @property
+    def followed(self) -> Collection[TopicPartition]:
+        """Those that are followed, or were, and are to be again: whether this sidecar leads their mirrors now or not."""
+        return self.follower.followed
+
     def begin(self, tps: Collection[TopicPartition]) -> None:
         """Go on with these after `stop`."""
         self.follower.begin(tps)
@@ -155,14 +160,26 @@ class SourceSync:
         return await self._source.open_connection(node, alloc=self._frames.take)
 
     def must_hold(self, copy: PartitionCopy) -> Collection[int]:
-        brokers = self._target.image.brokers
+        """Those that a reassignment takes out count until they are out: one that comes in their place may have nothing yet,
+        and they alone have what the source was told of."""
+        image = self._target.image
+        brokers, replicas = image.brokers, copy.spec.target_replicas
+        partition = image.partition(copy.spec.topic_id, copy.spec.partition)
+        if partition is not None and partition.removing:
+            ours = self._link_brokers_at_target()
+            replicas = tuple(dict.fromkeys([*replicas, *(b for b in partition.removing if b not in ours)]))
         return [
             replica
-            for replica in copy.spec.target_replicas
+            for replica in replicas
             if (broker := brokers.get(replica)) is not None
             and not broker.fenced
             and not broker.in_controlled_shutdown
         ]
+
+    def _link_brokers_at_target(self) -> set[int | None]:
+        image = self._image()
+        at = image.at(self._link)
+        return {image.broker_at(at, sidecar) for sidecar in image.identities}
 
     def _subscribe(self, joined: TargetCluster | None) -> None:
         """Hear of what changes at the source."""

@@ -107,7 +107,8 @@ class LinkSwitch:
         if given_back or not records:
             against = self._name_against() or ""
             switched = {one.topic for one in self._controller.image.link_mirrors(against)}
-            of = [tp for tp in self._copies if tp.topic not in switched]
+            # Those, too, whose mirrors another sidecar leads by now: they may come back here, and nobody would tell then.
+            of = [tp for tp in self._sync.followed if tp.topic not in switched]
             self._sync.begin([tp for tp in of if not records or tp.topic in given_back])
         for topic in {
             one.topic

@@ -37,6 +37,7 @@ from wire.frames.types import TopicPartition
 logger = logging.getLogger(__name__)
 _SLICE = 0.25
 _BOUND = "a part of its topic was handed over, so there is only forward"
+_TOGETHER = "its topic goes back as a whole, and the outcome of another partition is unknown"
 _FORWARD = "a real broker is in its ISR, so there is only forward"
 
 
@@ -192,6 +193,10 @@ class HandOverRun:
         settled = {tp: self._settle(tp) for tp in open_}
         bound = [tp for tp in open_ if settled[tp] is not Settlement.HANDED_OVER and self._is_bound(tp)]
         safe = [tp for tp in open_ if settled[tp] is Settlement.IMPOSSIBLE and tp not in bound]
+        # In a switch the source gets a topic back as a whole, so nothing goes back while a part of it may be handed over.
+        undecided = {tp.topic for tp in open_ if settled[tp] is not Settlement.IMPOSSIBLE}
+        together = [tp for tp in safe if context.switch and tp.topic in undecided]
+        safe = [tp for tp in safe if tp not in together]
         if safe:
             await context.go_back(dict.fromkeys(safe, reason))
         left = [tp for tp in open_ if tp in bound or settled[tp] in (Settlement.OPEN, Settlement.PARTIAL)]
@@ -201,6 +206,7 @@ class HandOverRun:
         unproven = [tp for tp in left if tp not in forward]
         context.waiting = dict.fromkeys(unproven, f"the outcome of the hand-over is unknown ({reason})")
         context.waiting |= {tp: f"{_BOUND if tp in bound else _FORWARD} ({reason})" for tp in forward}
+        context.waiting |= dict.fromkeys(together, f"{_TOGETHER} ({reason})")
         context.tell()
         for tps, step in ((unproven, self._revoke), (forward, self._push)):
             try:

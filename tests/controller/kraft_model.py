@@ -63,6 +63,10 @@ class Image:
     def topics_by_id(self) -> Mapping[bytes, Topic]:
         return {topic.id: topic for topic in self.topics_by_name.values()}
 
+    def partition(self, topic_id: bytes, index: int) -> Partition | None:
+        topic = self.topics_by_id.get(topic_id)
+        return None if topic is None else topic.partitions.get(index)
+
 
 @dataclass
 class Kraft:

@@ -6,15 +6,20 @@ import asyncio
 import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from controller.image import ControllerImage
 from controller.judge.alignment import CommonEnds, ReplicaPosition, SourceEnd, judge_common_ends
+from controller.judge.hand_over import Settlement
 from controller.phases import Phase
 from controller.state import JobStatus
 from fleet.link_controller import LinkController
 from linker.promote.driver import PromoteDriver, PromoteOutcome
 from linker.promote.forward_only import agree_with_source
+from linker.promote.hand_over import HandOverRun
 from linker.promote.ports import PromotePorts, PromoteProgress, PromoteSettings
 from tests.controller.kraft_model import Broker
 from tests.controller.promote_kit import once_at
@@ -380,3 +385,41 @@ def test_random_lives_with_a_meddler() -> None:
         except Exception as error:
             raise AssertionError(f"seed {seed}, {profile!r}, crash at {crash_at}: {error}") from error
     assert ended == {Phase.PROMOTED, Phase.ACTIVE}
+
+
+@pytest.mark.parametrize("switch", [True, False])
+def test_a_topic_that_is_switched_goes_back_as_a_whole(switch: bool) -> None:
+    """The source's brokers get all of it back at once: an AlterPartition that lands after that would make two owners."""
+    one, other, alone = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+    settled = dict.fromkeys((one, other, alone), Settlement.IMPOSSIBLE) | {other: Settlement.OPEN}
+    gone: list[list[TopicPartition]] = []
+
+    async def go_back(reasons: Mapping[TopicPartition, str]) -> None:
+        gone.append(sorted(reasons))
+
+    async def nothing(*_args: object) -> None:
+        return None
+
+    context: Any = SimpleNamespace(
+        switch=switch,
+        link="l",
+        job_id=1,
+        ports=SimpleNamespace(hand_over=None),
+        settings=PromoteSettings(backoff=0.001, max_backoff=0.001),
+        controller=SimpleNamespace(image=ControllerImage()),
+        waiting={},
+        tell=lambda *_args: None,
+        go_back=go_back,
+    )
+    run: Any = HandOverRun(context, cast(Any, None), None, {})
+    run._settle, run._revoke = settled.get, nothing
+
+    async def main() -> None:
+        left = await run._retreat([one, other, alone], "time is over")
+        assert gone == ([[alone]] if switch else [[one, alone]])
+        assert other in left
+        settled[other] = Settlement.IMPOSSIBLE
+        assert await run._retreat(left, "time is over") == []
+        assert gone[1] == ([one, other] if switch else [other])
+
+    asyncio.run(main())

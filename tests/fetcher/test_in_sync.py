@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from fetcher.followed import SourceLeader
 from fetcher.follower_answers import FollowerAnswers
 from fetcher.in_sync import InSyncFollower
-from fetcher.partition_copy import MAX_OFFSET, PartitionCopy
+from fetcher.partition_copy import PartitionCopy
+from fetcher.source_log import MAX_OFFSET
 from fetcher.source_ports import FetchLimits
 from tests.fakes.cluster import FakeCluster
 from tests.fetcher.replicated import US, ReplicatedPartition, listen
@@ -283,13 +284,16 @@ async def test_nothing_is_told_of_a_leader_epoch_that_is_not_written_down() -> N
             scene.rig.events.write = lambda _tp: None  # the store is slow
             scene.part.elect(2)
             scene.part.write(acks_all=True)
-            await eventually(lambda: scene.log(1).end == scene.log(2).end == 2, 5, scene.state)
+            await eventually(lambda: scene.sync.state(TP).end == 2, 5, scene.state)
             await asyncio.sleep(0.15)
             assert scene.part.told == 1
+            # Nor do replicas get it: the next one that leads would hear of it from them.
+            assert scene.log(1).end == scene.log(2).end == 1
             assert scene.sync.stop([TP]) == {TP: 2}
             assert scene.sync.state(TP).told == 1
             scene.rig.write_epochs(TP)
-            assert scene.sync.state(TP).told == 2
+            await eventually(lambda: scene.sync.state(TP).told == 2, 5, scene.state)
+            assert scene.log(1).end == scene.log(2).end == 2
             scene.sync.begin([TP])
             await eventually(lambda: not scene.part.waiting and scene.equal(), 5, scene.state)
             assert scene.wrong == []

@@ -210,7 +210,7 @@ async def test_a_topic_that_is_the_targets_own_gets_no_more(rig: Rig, phase: Pha
     await rig.heartbeats._once()
     image = rig.controller.image
     (state,) = image.topic_partitions(LINK, TOPIC)
-    image.partitions[LINK, state.tp] = replace(state, phase=phase)
+    image.replay([replace(state, phase=phase)])
     await rig.heartbeats._once()
     assert rig.heartbeats.written == 1
 

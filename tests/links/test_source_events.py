@@ -22,6 +22,7 @@ from fleet.link_controller import LinkController
 from fleet.member import Member
 from fleet.shared_controller import SharedController
 from fleet.stored_controller import StoredController
+from fleet.stores.base import StoreError
 from linker.links.source_events import SourceEvents
 from tests.controller.established import establish
 from tests.controller.fleet_kit import (
@@ -148,6 +149,33 @@ async def test_notes_about_many_copies_are_one_write_and_each_copy_hears_of_it()
     states = controller.image.partitions
     assert {states["l", tp].source_epochs for tp in (T0, T1)} == {((3, 0),)}
     assert store.left == 0
+
+
+async def test_replicas_wait_for_epochs_that_are_written_later_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("linker.links.source_events._RETRY", 0.01)
+    monkeypatch.setattr("linker.links.source_events._SERVED_ANYWAY", 0.3)
+    store = TroubledStore()
+    controller = await controller_on(store)
+    copies = Copies()
+    events = SourceEvents("l", controller, copies.partitions.get)
+    copy = copies.partitions[T0] = copy_of(T0, events)
+    store.failing = StoreError("the disk is full")
+    cursor: Any = SimpleNamespace(limit=0, full=False)
+    copy.add_chunks(cursor, [], [(3, 0)], 0)
+    copy.add_chunks(cursor, [], [(4, 10)], 0)
+    async with running(events):
+        await asyncio.sleep(0.1)
+        assert copy.unwritten_from == 0
+        async with asyncio.timeout(2):
+            while copy.unwritten_from == 0:
+                await asyncio.sleep(0.01)
+        assert copy.epochs_unwritten  # so the source is told nothing all the same
+        store.failing = None
+        async with asyncio.timeout(2):
+            while copy.epochs_unwritten:
+                await asyncio.sleep(0.01)
 
 
 async def test_a_removed_partition_is_not_counted_as_unavailable() -> None:

@@ -228,9 +228,26 @@ def test_what_link_brokers_hold_to_an_end_is_not_followed_beyond_it() -> None:
     assert not scene.sync.led_by_us(TP)
 
 
+def _copy(*replicas: int) -> Any:
+    return SimpleNamespace(spec=SimpleNamespace(target_replicas=replicas, topic_id=ID, partition=0))
+
+
+def test_replicas_that_are_taken_out_count_until_they_are_out() -> None:
+    """One that comes in their place has nothing at first, and a log that is said to end there would be cut to that."""
+    scene = Scene()
+    scene.image.replay([SidecarIdentity(broker_id=900, incarnation_id=bytes(16), log_dir_id=bytes(16))])
+    image = scene.target.image
+    image.brokers |= {one: broker(one) for one in (1, 2, 3, 900)}
+    moving = dataclasses.replace(at((900, 3, 1, 2)), removing=(1, 2, 900), adding=(3,))
+    image.topics_by_id[ID] = TopicImage(ID, "t", {0: moving})
+    assert list(scene.sync.must_hold(_copy(3))) == [3, 1, 2]
+    image.topics_by_id[ID] = TopicImage(ID, "t", {0: at((900, 3))})
+    assert list(scene.sync.must_hold(_copy(3))) == [3]
+
+
 def test_brokers_of_the_target_that_are_away_need_not_have_it() -> None:
     scene = Scene()
-    copy: Any = SimpleNamespace(spec=SimpleNamespace(target_replicas=(1, 2, 3, 4)))
+    copy = _copy(1, 2, 3, 4)
     brokers = scene.target.image.brokers
     brokers |= {1: broker(1), 2: broker(2, fenced=True), 3: broker(3, in_controlled_shutdown=True)}
     assert list(scene.sync.must_hold(copy)) == [1]

@@ -36,6 +36,10 @@ class Follower:
         self._place = place
         self._followed: dict[TopicPartition, _Followed] = {}
 
+    @property
+    def followed(self) -> Collection[TopicPartition]:
+        return self._followed.keys()
+
     def wake(self) -> None:
         """It looks often enough."""
 

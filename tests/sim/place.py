@@ -37,7 +37,13 @@ class Copy:
         self.tp = tp
         self.spec = self
         self.link = place.link
+        self.partition = tp.partition
         self.ended: int | None = None
+
+    @property
+    def topic_id(self) -> bytes:
+        mirror = self._place.sidecar.shared.image.mirrors.get((self.link, self.tp.topic))
+        return b"" if mirror is None else mirror.topic_id
 
     @property
     def target_replicas(self) -> Sequence[int]:
