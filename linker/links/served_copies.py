@@ -38,8 +38,10 @@ class ServedCopies(LinkPart):
         if not waiting:
             return {}
         sizes, refused = await self._specs.segment_bytes({mirror.topic for mirror, _ in waiting})
-        for mirror, state in waiting:
-            if mirror.topic not in sizes:
+        for mirror, before in waiting:
+            # Read anew: the leader before us may have noted something while the sizes were asked for.
+            state = self._controller.image.partitions.get((self._link, before.tp))
+            if mirror.topic not in sizes or state is None or state.session_epoch != before.session_epoch:
                 continue
             (copy,) = self._fetcher.add([spec_of(mirror, state, sizes[mirror.topic])])
             partition = self._target.image.partition(mirror.topic_id, state.partition)

@@ -530,3 +530,19 @@ def test_partitions_that_somebody_added_at_the_target_are_named() -> None:
     grown: Any = SimpleNamespace(partitions={0: None, 1: None, 2: None})
     assert grown_at_target(mirror, as_made) is None
     assert "it has 3, the source topic 2" in str(grown_at_target(mirror, grown))
+
+
+async def test_a_copy_begins_with_what_the_leader_before_has_noted_meanwhile(rig: Rig) -> None:
+    await rig.complete()
+    image = rig.controller.image
+    state = image.partitions["east", T0]
+    assert state.source_epochs == ()
+
+    def configs(request: Any) -> dict[str, Any]:
+        image.replay([replace(state, source_epochs=((4, 7),))])
+        return rig._configs(request)
+
+    rig.node.hooks["describe_configs"] = configs
+    rig.again()
+    await rig.complete()
+    assert rig.fetcher.partitions[T0].spec.source_epochs == ((4, 7),)
