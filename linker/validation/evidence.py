@@ -17,7 +17,7 @@ from admin.validation_models import ValidationState
 from controller.decide import validations
 from controller.errors import ControllerError
 from controller.phases import Phase
-from controller.plan.topic_configs import at_promote
+from controller.plan.taken_configs import configs_at_promote
 from controller.proof import EvidenceStatus, PromoteEvidence
 from controller.state import PromoteJob
 from fleet.link_controller import wall_clock_ms
@@ -271,7 +271,7 @@ class EvidenceWriter:
                     compacted="compact" in mirror.copied_configs.get("cleanup.policy", ""),
                     configs={
                         **mirror.copied_configs,
-                        **at_promote(mirror.copied_configs, mirror.restore_configs),
+                        **configs_at_promote(image, mirror),
                     },
                 )
                 for mirror in mirrors

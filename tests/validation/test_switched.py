@@ -92,6 +92,8 @@ async def test_the_brokers_that_were_left_are_proved_to_the_end_of_the_hand_over
     document = Evidence.model_validate_json(Path(evidence.json or "").read_bytes())
     assert (document.link, document.promote, document.notes) == (FORWARD, "west-1", evidence.proved_by[:2])
     assert [one.end for one in document.partitions] == [60, 5]
+    # The take-over has set min.insync.replicas, so that a promote deletes it: the owner's topic has none of its own.
+    assert document.topics[0].configs["min.insync.replicas"] is None
     assert verdict_of(document) == (Verdict.EQUAL, None)
 
 
