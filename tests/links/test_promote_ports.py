@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from controller.errors import PromoteAbandoned
 from controller.judge.alignment import SourceEnd
 from controller.judge.hand_over import plan_hand_over
 from controller.judge.late_starts import LateStart
@@ -23,6 +24,7 @@ from linker.membership import TargetCluster
 from linker.membership.errors import MetadataLogFailed
 from linker.membership.topic_operations import TOPIC_RESOURCE
 from linker.promote import tail_batches
+from linker.promote.context import full_reason
 from linker.promote.fleet_ports import FleetConfigs, ListedSourceEnds, TargetHandOver
 from linker.promote.ports import FenceProof
 from linker.promote.tail_batches import TailBatches
@@ -168,6 +170,11 @@ async def compare(
         await theirs.close()
 
 
+def names_its_partition_once(differing: dict[TopicPartition, str]) -> bool:
+    """In the line that an operator sees."""
+    return full_reason(PromoteAbandoned("a replica's tail differs", differing)).count("orders-0") == 1
+
+
 async def test_equal_tails(source: FakeCluster, replicas: FakeCluster) -> None:
     for fake in (source, replicas):
         fake.add("orders", 0, [b"one", b"two"])
@@ -179,7 +186,8 @@ async def test_another_last_batch_is_named(source: FakeCluster, replicas: FakeCl
     replicas.add("orders", 0, [b"one", b"six"])
     differing = await compare(source, replicas, {T0: 2})
     assert set(differing) == {T0}
-    assert "the source ends with" in differing[T0]
+    assert "the source ends with the batch of offsets 0 to 1 (" in differing[T0]
+    assert names_its_partition_once(differing)
 
 
 async def test_nothing_is_compared_where_everything_was_deleted(
@@ -348,7 +356,8 @@ async def test_what_lies_behind_the_watermarks_is_compared(
     five_batches(replicas, second=b"TWO")
     assert await compare(source, replicas, {T0: 5}) == {}  # the last batch alone does not show it
     differing, told = await compare_from(source, replicas, {T0: 5}, {1: 1, 2: 3})
-    assert "the source has TailBatch(base_offset=1" in differing[T0]
+    assert differing[T0].startswith("the source has the batch of offsets 1 to 1 ("), differing
+    assert names_its_partition_once(differing)
     assert told == {
         1: FenceProof(1, 5, rest=True, equal=False),
         2: FenceProof(3, 5, rest=True, equal=False),
@@ -404,9 +413,9 @@ async def test_bytes_that_do_not_match_their_crc_are_named(replicas: FakeCluster
         assert [batch.base_offset for batch in rest[T0].batches] == [1, 2, 3, 4]
         assert rest[T0].corrupt == ()
         wrong = Rest(rest[T0].batches, rest[T0].batches[1:2])
-        assert (
-            "broker 7's batch at offset 2 does not match its CRC" in compare_rests(rest, {T0: wrong}, 7)[T0]
-        )
+        found = compare_rests(rest, {T0: wrong}, 7)
+        assert "broker 7's batch at offset 2 does not match its CRC" in found[T0]
+        assert names_its_partition_once(found)
         assert compare_rests(rest, {}, 7) == {}
     finally:
         await good.close()

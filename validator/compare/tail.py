@@ -23,6 +23,7 @@ from wire.frames.types import TopicPartition
 
 PARTITION_MAX_BYTES = 16 * 1024 * 1024
 REQUEST_MAX_BYTES = 64 * 1024 * 1024
+NOTHING = "nothing"  # where another log has a batch, for people
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,14 @@ class TailBatch:
     size: int
     crc: int
 
+    def __str__(self) -> str:
+        return f"the batch of offsets {self.base_offset} to {self.last_offset} ({self.size} bytes, CRC {self.crc:08x})"
+
 
 @dataclass(frozen=True, slots=True)
 class TailMismatch:
-    """Two logs whose last batches differ; None means that the log holds nothing at that offset."""
+    """Two logs whose last batches differ; None means that the log holds nothing at that offset. The text is shown behind
+    the partition's name."""
 
     topic_partition: TopicPartition
     broker_id: int
@@ -45,8 +50,8 @@ class TailMismatch:
     replica: TailBatch | None
 
     def __str__(self) -> str:
-        topic, partition = self.topic_partition
-        return f"{topic}-{partition}: the source ends with {self.source}, broker {self.broker_id} with {self.replica}"
+        source, replica = self.source or NOTHING, self.replica or NOTHING
+        return f"the source ends with {source}, broker {self.broker_id} with {replica}"
 
 
 async def read_tails(

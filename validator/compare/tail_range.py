@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from validator.compare.tail import TailBatch
+from validator.compare.tail import NOTHING, TailBatch
 from validator.read.fetching import fetch_once, fetch_request
 from wire.client.cluster import Cluster
 from wire.frames.batch import iter_batch_headers
@@ -86,19 +86,19 @@ async def read_rests(
 def compare_rests(
     source: Mapping[TopicPartition, Rest], replica: Mapping[TopicPartition, Rest], broker_id: int
 ) -> dict[TopicPartition, str]:
-    """The first difference of each partition that was read whole on both sides."""
+    """The first difference of each partition that was read whole on both sides. The text does not name the partition."""
     differing: dict[TopicPartition, str] = {}
     for tp in source.keys() & replica.keys():
         ours, theirs = source[tp].batches, replica[tp]
         if theirs.corrupt:
             first = theirs.corrupt[0]
             differing[tp] = (
-                f"{tp}: broker {broker_id}'s batch at offset {first.base_offset} does not match its CRC {first.crc:08x}"
+                f"broker {broker_id}'s batch at offset {first.base_offset} does not match its CRC {first.crc:08x}"
             )
         elif ours != theirs.batches:
             pairs = zip(ours, theirs.batches, strict=False)
             index = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ours), len(theirs.batches)))
-            here = ours[index] if index < len(ours) else None
-            there = theirs.batches[index] if index < len(theirs.batches) else None
-            differing[tp] = f"{tp}: the source has {here}, broker {broker_id} has {there}"
+            here = ours[index] if index < len(ours) else NOTHING
+            there = theirs.batches[index] if index < len(theirs.batches) else NOTHING
+            differing[tp] = f"the source has {here}, broker {broker_id} has {there}"
     return differing
