@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
 from router.ports import RouterLimits
 from tests.router.rig import Producer, Rig, eventually
+from wire.client.connection import Connection
+from wire.frames.types import Node
 
 LIFETIME = 2.0
 LIMITS = RouterLimits(settle_grace=0.3, backoff_min=0.01)
@@ -26,6 +29,33 @@ def without_retries(one: Rig) -> None:
     """Nothing was sent twice, nothing was lost with its connection, and no connection was cut off in use."""
     assert one.source.counts["produce"] == len(one.values())
     assert one.source.expired == 0
+
+
+def noted_logins(one: Rig, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When the router got each of its connections to the source; the next write may take it."""
+    found: list[float] = []
+    really = one.cluster.open_connection
+
+    async def noted(node: Node) -> Connection:
+        connection = await really(node)
+        found.append(time.monotonic())
+        return connection
+
+    monkeypatch.setattr(one.cluster, "open_connection", noted)
+    return found
+
+
+def held_produce(one: Rig) -> asyncio.Event:
+    """The source begins with the next Produce once this is set."""
+    go_on, handle = asyncio.Event(), one.source.handlers["produce"]
+
+    async def held(broker: Any, request: Any) -> Any:
+        one.source.handlers["produce"] = handle
+        await go_on.wait()
+        return await handle(broker, request)
+
+    one.source.handlers["produce"] = held
+    return go_on
 
 
 @pytest.mark.parametrize(("acks", "producer_id"), [(-1, 5), (1, -1), (0, -1)])
@@ -49,20 +79,25 @@ async def test_a_producer_writes_across_the_ends_of_many_logins(acks: int, produ
         assert one.source.connections_that_asked("produce") <= 2
 
 
-async def test_a_slow_answer_comes_on_the_old_one_and_nothing_overtakes_it() -> None:
+async def test_a_slow_answer_comes_on_the_old_one_and_nothing_overtakes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with rig() as one:
+        logins = noted_logins(one, monkeypatch)
         producer = Producer(await one.client(), one, producer_id=5)
         assert (await producer.send(0))[0].error == 0
-        one.source.inject("produce", delay=1.8 * LIFETIME, times=1)
+        answer = held_produce(one)
         slow = producer.send(0)
-        # A broker begins with the next one when the one before it is answered: what is sent now would come too late.
-        await asyncio.sleep(0.7 * LIFETIME)
+        # A broker begins with the next one when the one before it is answered: sent on the old one, writes would come behind
+        # its end. They wait for the new one, however long its login takes on a busy machine.
+        await eventually(lambda: len(logins) == 2)
         behind = []
-        until = time.monotonic() + 0.6 * LIFETIME
+        until = logins[0] + 1.3 * LIFETIME
         while time.monotonic() < until:
             behind.append(producer.send(0))
             await asyncio.sleep(0.1)
         assert not slow.done()
+        answer.set()
         assert (await slow)[0].error == 0
         assert [(await told)[0].error for told in behind] == [0] * len(behind)
         assert one.values() == [(5, sequence) for sequence in range(2 + len(behind))]
