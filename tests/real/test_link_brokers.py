@@ -77,13 +77,16 @@ class LinkBroker:
         await self.target.join(60)
         await self.target.serve(30)
 
-    async def die(self) -> None:
+    async def fall_silent(self) -> None:
         """No heartbeat any more, and nobody told."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-            await self.target.close()
-            await self.target.cluster.close()
+
+    async def die(self) -> None:
+        await self.fall_silent()
+        await self.target.close()
+        await self.target.cluster.close()
 
 
 class Fleet:
@@ -206,6 +209,9 @@ class Fleet:
         seen = self.head.image
         if self.topic in seen.topics_by_name:
             await self.head.operations.delete_topic(self.topic)
+        # One that still sends heartbeats registers again, and its id is taken for the next test.
+        for member in self.members.values():
+            await member.fall_silent()
         for broker_id in sorted(LINK & seen.brokers.keys()):
             await self.head.channel.call(
                 "unregister_broker", {"broker_id": broker_id}, timeout=10, idempotent=True

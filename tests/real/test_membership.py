@@ -59,9 +59,12 @@ class Member:
         return self.target
 
     async def remove(self) -> None:
-        """A test that failed must not leave its broker id taken in a cluster that others use."""
+        """A test that failed must not leave its broker id taken in a cluster that others use. With heartbeats it would
+        register again."""
         image = self.target.image.brokers.get(self.target.broker_id)
         if not self.task.done() and image and image.incarnation_id == self.target.identity.incarnation_id:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
             await self.target.channel.call(
                 "unregister_broker", {"broker_id": self.target.broker_id}, timeout=10, idempotent=True
             )
