@@ -36,6 +36,21 @@ async def eventually(what: str, look: Callable[[], Awaitable[bool]], timeout: fl
         await asyncio.sleep(0.3)
 
 
+async def equal(owner: KafkaCluster, other: KafkaCluster, topic: SourceTopic) -> None:
+    """All logs of the topic, those of followers included, come to hold the same bytes; each cluster has two brokers."""
+    placed, there = await asyncio.gather(
+        *(asyncio.to_thread(placements, one.bootstrap, [topic]) for one in (owner, other))
+    )
+    placed, copies = real(placed, owner), real(there, other)
+
+    async def same() -> bool:
+        compared = await asyncio.to_thread(compare_clusters, owner, other, [topic], placed, copies)
+        compared += await asyncio.to_thread(compare_followers, owner, [topic], placed)
+        return len(compared) == 3 * topic.partitions and all(one.identical for one in compared)
+
+    await eventually("all logs are equal", same)
+
+
 StartCluster = Callable[..., Awaitable[KafkaCluster]]
 StartSidecar = Callable[..., Awaitable[SidecarProcess]]
 
@@ -180,17 +195,7 @@ class Scene:
         return found
 
     async def equal(self, owner: KafkaCluster, other: KafkaCluster) -> None:
-        placed, there = await asyncio.gather(
-            *(asyncio.to_thread(placements, one.bootstrap, [TOPIC]) for one in (owner, other))
-        )
-        placed, copies = real(placed, owner), real(there, other)
-
-        async def same() -> bool:
-            compared = await asyncio.to_thread(compare_clusters, owner, other, [TOPIC], placed, copies)
-            compared += await asyncio.to_thread(compare_followers, owner, [TOPIC], placed)
-            return len(compared) == 3 * PARTITIONS and all(one.identical for one in compared)
-
-        await eventually("all logs are equal", same, 60)
+        await equal(owner, other, TOPIC)
 
 
 TOPIC = SourceTopic("orders", PARTITIONS, lambda _filler, _topic: None)

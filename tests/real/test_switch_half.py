@@ -12,10 +12,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess
-from lab.workload.inspection import compare_clusters, compare_followers, placements
+from lab.workload.inspection import placements
 from lab.workload.source_data import SourceTopic
 from tests.real.harness_stalls import open_transaction
-from tests.real.test_restore import LINK, eventually, values
+from tests.real.test_restore import LINK, equal, eventually, values
 from tests.real.test_switch import real
 from wire.frames.types import TopicPartition
 
@@ -44,20 +44,6 @@ async def write(
             )
     assert await asyncio.to_thread(producer.flush, 60) == 0
     assert not failed, failed[:3]
-
-
-async def equal(owner: KafkaCluster, other: KafkaCluster) -> None:
-    placed, there = await asyncio.gather(
-        *(asyncio.to_thread(placements, one.bootstrap, [TOPIC]) for one in (owner, other))
-    )
-    placed, copies = real(placed, owner), real(there, other)
-
-    async def same() -> bool:
-        compared = await asyncio.to_thread(compare_clusters, owner, other, [TOPIC], placed, copies)
-        compared += await asyncio.to_thread(compare_followers, owner, [TOPIC], placed)
-        return len(compared) == 3 * PARTITIONS and all(one.identical for one in compared)
-
-    await eventually("all logs are equal", same)
 
 
 async def test_a_promote_that_ended_half_way_is_brought_forward_and_back(
@@ -131,11 +117,11 @@ async def test_a_promote_that_ended_half_way_is_brought_forward_and_back(
         await eventually(f"it is {direction}", so)
 
     await owned_by("REVERSED")
-    await equal(target, source)
+    await equal(target, source, TOPIC)
     await sidecar.linker("mirror", "switch", "orders", "--link", LINK, timeout=120)
     await owned_by("FORWARD")
     await write(source, "back")
-    await equal(source, target)
+    await equal(source, target, TOPIC)
     placed = real(await asyncio.to_thread(placements, source.bootstrap, [TOPIC]), source)
     kept = [value for _, value in values(source, placed[MOVED].leader, MOVED)]
     assert kept == [f"{tag}-{n}" for tag in ("before", "target", "left", "back") for n in range(5)]
