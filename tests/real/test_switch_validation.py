@@ -89,6 +89,14 @@ async def writes(bootstrap: str, partitions: Sequence[int] = (0, 1)) -> AsyncIte
     assert not errors, errors
 
 
+async def more(acked: Sequence[int], count: int) -> None:
+    """The writes go on."""
+    wanted, deadline = len(acked) + count, time.monotonic() + PATIENCE
+    while len(acked) < wanted:
+        assert time.monotonic() < deadline, f"{wanted - len(acked)} of {count} are not acknowledged"
+        await asyncio.sleep(0.05)
+
+
 async def until(sidecar: SidecarProcess, topic: str, **wanted: Any) -> None:
     deadline = time.monotonic() + PATIENCE
     while True:
@@ -189,9 +197,7 @@ async def test_a_difference_refuses_a_switch(
         print(policy, refused.exit_code, told)
         assert refused.exit_code, told
         assert f"broker {broker}" in told and f"{topic.name}-0" in told, told
-        before = len(acked)
-        await asyncio.sleep(3)
-        assert len(acked) > before + 20
+        await more(acked, 20)
     placed = await asyncio.to_thread(placements, source.bootstrap, [topic])
     assert {one.leader for one in placed.values()} <= {broker.node_id for broker in source.brokers}, placed
     assert await asyncio.to_thread(topic_configs, source.bootstrap, topic.name) == configs
