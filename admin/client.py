@@ -150,7 +150,7 @@ class AdminClient(Operations):
                 f"cannot reach the admin API at {self.url}: {error or type(error).__name__}"
             ) from error
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
-            raise AdminError(f"this cannot be asked for: {error}", status=400) from error
+            raise AdminError(f"the request cannot be sent: {error}", status=400) from error
         return response, bytes(raw)
 
     def _failure(self, status: int, raw: bytes) -> AdminError:

@@ -32,7 +32,9 @@ _REPLICA = (*_PARTITION, "replica")
 #: Every metric there is. Counters get `_total` appended on the page.
 CATALOGUE: dict[str, Entry] = {
     "linker_build_info": Entry("gauge", "Always 1; the version is in the label.", ("version",)),
-    "linker_heartbeat_age_seconds": Entry("gauge", "Since the target's controller last took a heartbeat."),
+    "linker_heartbeat_age_seconds": Entry(
+        "gauge", "Time since the target's controller last took a heartbeat."
+    ),
     "linker_controller_epoch": Entry("gauge", "Epoch of the link controller."),
     "linker_is_controller": Entry("gauge", "1 if this sidecar is the link controller."),
     "linker_leading_partitions": Entry("gauge", "Partitions of the target that this sidecar leads."),
@@ -97,13 +99,13 @@ CATALOGUE: dict[str, Entry] = {
         "Consumers cut off because they read nothing while others needed the memory of their answers.",
     ),
     "linker_produce_requests": Entry("counter", "Produce requests that clients sent."),
-    "linker_produce_answers": Entry("counter", "Of these, those that were answered."),
+    "linker_produce_answers": Entry("counter", "Produce requests that were answered."),
     "linker_produce_answer_seconds": Entry(
-        "counter", "From the arrival of answered produce requests to their answers, in sum."
+        "counter", "Time from the arrival of answered produce requests to their answers, in sum."
     ),
     "linker_produce_latency_seconds": Entry(
         "histogram",
-        "From the arrival of a produce request to its answer, the way to the source and back included.",
+        "Time from the arrival of a produce request to its answer, the way to the source and back included.",
     ),
     "linker_promotes_running": Entry("gauge", "Promotes that are not finished."),
     "linker_promote_phase_seconds": Entry(
@@ -120,13 +122,14 @@ CATALOGUE: dict[str, Entry] = {
     "linker_served_bytes": Entry("counter", "Bytes of batches served to followers and consumers.", ("link",)),
     "linker_replication_latency_seconds": Entry(
         "histogram",
-        "From the timestamp of a record to the fetch of a target replica that shows it has it, of the last batch of each "
-        "answer; without the first copy of a topic.",
+        "Time from the timestamp of a record to the fetch that shows that a target replica has it, of the last batch of "
+        "each answer; without the first copy of a topic.",
         ("link",),
     ),
     "linker_replication_latency_clamped": Entry(
         "counter",
-        "Of these, records with a timestamp from the future, which count as 0: this machine's clock is behind.",
+        "Records of linker_replication_latency_seconds with a timestamp from the future, which count as 0: this machine's "
+        "clock is behind.",
         ("link",),
     ),
     "linker_damaged_reads": Entry(
@@ -154,7 +157,7 @@ CATALOGUE: dict[str, Entry] = {
         "counter", "Runs of the validator. Only on the link controller.", ("link",)
     ),
     "linker_validation_failed_runs": Entry(
-        "counter", "Runs that could not be finished. Only on the link controller.", ("link",)
+        "counter", "Runs of the validator that could not be finished. Only on the link controller.", ("link",)
     ),
     "linker_validated_batches": Entry(
         "counter", "Batches of replicas that were compared. Only on the link controller.", ("link",)
@@ -172,7 +175,7 @@ CATALOGUE: dict[str, Entry] = {
         "gauge", "Everything below it is proved equal to the source.", _REPLICA
     ),
     "linker_replica_validation_age_seconds": Entry(
-        "gauge", "Since that was proved, if the source has gone on since; else 0.", _REPLICA
+        "gauge", "Time since that offset was proved, if the source has gone on since; else 0.", _REPLICA
     ),
     "linker_held_reads": Entry(
         "counter",
@@ -187,12 +190,14 @@ CATALOGUE: dict[str, Entry] = {
     "linker_gated_groups": Entry("gauge", "Groups whose gate on the target is closed.", ("link",)),
     "linker_group_sync_age_seconds": Entry(
         "gauge",
-        "Since the target had all offsets of the source, of the held group where that is longest.",
+        "Time since the target had all offsets of the source, of the held group where that is longest.",
         ("link",),
     ),
     "linker_group_sync_seconds": Entry("gauge", "How long the newest round of the sync took.", ("link",)),
     "linker_group_sync_commits": Entry("counter", "Commits made for groups on the target.", ("link",)),
-    "linker_group_sync_offsets": Entry("counter", "Partitions' offsets in those commits.", ("link",)),
+    "linker_group_sync_offsets": Entry(
+        "counter", "Offsets in the commits made for groups, one of each partition.", ("link",)
+    ),
     "linker_group_sync_errors": Entry("counter", "Reads and commits of groups that failed.", ("link",)),
     "linker_group_gates_lost": Entry(
         "counter", "Gates that held no longer when they were renewed or used.", ("link",)
@@ -217,7 +222,8 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "linker_partition_copied_offsets": Entry(
         "counter",
-        "Offsets of these batches: records, and those that compaction has taken out. On the sidecar that leads it.",
+        "Offsets of the batches read from the source: records, and those that compaction has taken out. On the sidecar that "
+        "leads it.",
         _PARTITION,
     ),
     "linker_partition_state": Entry(

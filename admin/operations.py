@@ -142,25 +142,25 @@ class Operations:
 
     @operation("POST", "/links/{link}/mirrors:restore", "mirror restore", planning=True)
     def plan_restore(self, link: LinkName, request: RestoreRequest) -> RestorePlan:
-        """Show the records that a source has beyond the failover after which it came back, or where its restore stands."""
+        """Show the records that a source has beyond the failover or promote that left it, or where its restore stands."""
 
     @operation("POST", "/links/{link}/mirrors:restore", "mirror restore", status=202)
     def restore_mirrors(self, link: LinkName, request: RestoreRequest) -> RestorePlan:
-        """Have the source follow the target after a failover, and return at once. Records that only the source has are
-        exported to files, then its brokers truncate them, and the topics are as after a switch. All of these topics or
-        none."""
+        """Have the source follow the target after a failover or a promote, and return at once. Records that only the source
+        has are exported to files, then its brokers truncate them, and the topics are as after a switch. All of these topics
+        or none."""
 
     @operation("POST", "/links/{link}/mirrors:reassign", "mirror reassign")
     def reassign_mirrors(
         self, link: LinkName, request: ReassignRequest, *, dry_run: bool = False
     ) -> ChangeResult:
         """Move replicas of mirrors to other brokers of the target, of all of these topics or of none. Replicas that are
-        left copy on until the promote, which does not wait for them."""
+        reassigned away copy on until the promote, which does not wait for them."""
 
     @operation("POST", "/links/{link}/mirrors:sync", "mirror sync")
     def sync_mirrors(self, link: LinkName, request: SyncRequest, *, dry_run: bool = False) -> ChangeResult:
         """Have link brokers follow the topics as in-sync replicas of the cluster that owns them, which then acknowledges
-        acks=all only what every replica of the mirror has; or end that. All of these topics or none."""
+        acks=all only once every replica of the mirror has the records; or end that. All of these topics or none."""
 
     @operation("POST", "/links/{link}/mirrors:switch", "mirror switch", planning=True)
     def plan_switch(self, link: LinkName, request: PromoteRequest) -> PromotePlan:

@@ -59,7 +59,7 @@ class ContinuousValidationRequest(ValidationModel):
 
     enabled: bool
     interval_ms: int | None = Field(
-        default=None, ge=1000, description="Between two runs; default: validation.interval.ms."
+        default=None, ge=1000, description="Time between two runs; default: validation.interval.ms."
     )
 
     @model_validator(mode="after")
@@ -134,10 +134,10 @@ class LinkValidation(ValidationModel):
     proved: int = Field(description="Of these, those proved up to the source's end as it is known now.")
     unproved_offsets: int | None = Field(
         default=None,
-        description="Of the replica that is furthest behind; null: nothing is proved of one of them.",
+        description="How far the replica is behind that is furthest behind; null: nothing is proved of one of them.",
     )
     age_ms: int | None = Field(
-        default=None, description="Since the oldest watermark that is behind was moved."
+        default=None, description="Time since the oldest watermark that is behind was moved."
     )
     mismatches: list[str] = []
     late_starts: list[str] = Field(
@@ -149,7 +149,9 @@ class LinkValidation(ValidationModel):
 
 class LinkValidationDescription(LinkValidation):
     validator: ValidatorStatus
-    runs: list[ValidationRun] = Field(default=[], description="Of this link controller, the newest first.")
+    runs: list[ValidationRun] = Field(
+        default=[], description="Runs of this link controller, the newest first."
+    )
 
 
 class PromoteValidation(ValidationModel):

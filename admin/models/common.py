@@ -196,7 +196,7 @@ class ChangeResult(Model):
     warnings: list[str] = []
     pending: bool = Field(
         default=False,
-        description="It is durable and goes on after this answer; describe the sidecar to follow it.",
+        description="The change is durable and goes on after this answer; describe the sidecar to follow it.",
     )
 
 
@@ -207,13 +207,13 @@ class Forwarding(Model):
     """Whether produces that arrive at the target are forwarded to this link's source."""
 
     enabled: bool
-    reason: str | None = Field(default=None, description="Why not, if not.")
+    reason: str | None = Field(default=None, description="Why they are not.")
     target_next_producer_id: int | None = None
     source_highest_producer_id: int | None = None
 
 
 class Traffic(Model):
-    """Counters since the sidecar's start; rates are the reader's business (two readings, `at` apart)."""
+    """Counters since the sidecar's start. Two readings, `at` apart, give a rate."""
 
     fetched_bytes: int = 0
     served_bytes: int = 0

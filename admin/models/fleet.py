@@ -19,12 +19,16 @@ class SidecarStatus(Model):
 
     id: int
     state: SidecarState
-    version: str | None = Field(default=None, description="Of the program; null if it is away.")
+    version: str | None = Field(
+        default=None, description="Version of the program; null: the sidecar is away."
+    )
     advertised_listeners: list[str]
     rack: str | None = None
     controller: bool = Field(description="Whether it is the one that decides (the link controller).")
     leading_partitions: int
-    isr_partitions: int = Field(default=0, description="In whose ISR it is, those included that it leads.")
+    isr_partitions: int = Field(
+        default=0, description="Partitions in whose ISR it is, those that it leads included."
+    )
     draining: bool = False
     leaving: bool = False
     lease_ms: int | None = Field(
@@ -33,10 +37,11 @@ class SidecarStatus(Model):
         "counts; null: for ever (the store has one user).",
     )
     last_heard_ms: int | None = Field(
-        default=None, description="Since the link controller last heard of it; null: not yet."
+        default=None, description="Time since the link controller last heard of it; null: not yet."
     )
     heartbeat_age_ms: int | None = Field(
-        default=None, description="Since the target's controller took its heartbeat, as it says itself."
+        default=None,
+        description="Time since the target's controller took its heartbeat, as the sidecar says.",
     )
     reason: str | None = None
 
@@ -54,7 +59,8 @@ class SidecarDescription(SidecarStatus):
     """A sidecar with what still keeps it from being drained, or from leaving."""
 
     staying_partitions: int = Field(
-        default=0, description="Led ones; while it leaves, also those that list it."
+        default=0,
+        description="Partitions that it leads; while it leaves, also those that list it as a replica.",
     )
     staying: list[StayingPartition] = Field(default=[], description="The first of them, stuck ones first.")
 
@@ -115,7 +121,7 @@ class ControllerDescription(Model):
     away: list[LeaseHolder] = []
     moving: list[MovingPartition] = []
     trouble: list[Trouble] = []
-    promotes: list[str] = Field(default=[], description="Those that run.")
+    promotes: list[str] = Field(default=[], description="Promotes that run.")
     waiting: list[WaitingCommand] = []
 
 

@@ -39,9 +39,9 @@ class GroupsRequest(Model):
 class PromoteGroupsRequest(GroupsRequest):
     force: bool = Field(
         default=False,
-        description="Do not wait for members at the source: what they read after this is read once more on the target. "
-        "Where the source does not answer, the offsets that were brought over last count. A group that is refused or "
-        "failed is taken for promoted, with the offsets that it has on the target.",
+        description="Do not wait for members at the source: records that they read after this are read once more on the "
+        "target. Where the source does not answer, the offsets that were brought over last count. A group that is refused "
+        "or failed is taken for promoted, with the offsets that it has on the target.",
     )
     partial: bool = Field(
         default=False, description="Also groups that read topics which the link does not mirror."
@@ -79,10 +79,10 @@ class GroupSummary(Model):
     policy: str
     topics: list[str]
     unmirrored: list[str] = Field(default=[], description="Topics it reads that the link does not mirror.")
-    source_members: int | None = Field(default=None, description="In the group at the source.")
+    source_members: int | None = Field(default=None, description="Members of the group at the source.")
     sync_age_ms: int | None = Field(
         default=None,
-        description="Since the target had all offsets of the source; null: not yet, or not held.",
+        description="Time since the target had all offsets of the source; null: not yet, or not held.",
     )
     difference: int | None = Field(
         default=None, description="Offsets that the target's commits are behind, of all partitions."
@@ -130,7 +130,9 @@ class GroupsStatus(Model):
     groups: int = 0
     states: dict[GroupState, int] = {}
     gated: int = Field(default=0, description="Groups whose gate is closed, by this process.")
-    sync_age_ms: int | None = Field(default=None, description="Of the held group that is oldest.")
+    sync_age_ms: int | None = Field(
+        default=None, description="Sync age of the held group where it is longest."
+    )
     sync_ms: int | None = Field(default=None, description="How long the newest round of the sync took.")
     reason: str | None = Field(default=None, description="Why not all groups of the source are known.")
     left_out: list[str] = Field(

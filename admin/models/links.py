@@ -67,21 +67,21 @@ class LinkOptions(Model):
     replication_bytes_per_second_beside_writes: Rate = Field(
         default=200_000_000,
         description="Most bytes that each sidecar reads for this link from the source per second while clients write "
-        "through it, to whatever link, so that copying gives way to them: 100000 or more; 0: it does not. Twice what the "
+        "through it, over any link, so that copying gives way to them: 100000 or more; 0: no limit. Twice as much as the "
         "source's log grows by may be read in any case. It may be changed at any time, without an interruption.",
     )
     validation_interval_ms: int | None = Field(
         default=None,
         ge=1000,
-        description="Between two runs of its continuous validation; null: there is none.",
+        description="Time between two runs of its continuous validation; null: there is none.",
     )
 
     producer_id_margin: int = Field(
         default=DEFAULT_MARGIN,
         ge=4 * RESERVE,
         le=1_000_000_000,
-        description="How many producer ids the source may hand out while the link is there, each start of an idempotent "
-        f"producer takes one; {RESERVE} before their end produces are not forwarded any more. Fixed when the link is made: "
+        description="How many producer ids the source may hand out while the link is there (each start of an idempotent "
+        f"producer takes one); {RESERVE} before their end, produces are no longer forwarded. Fixed when the link is made: "
         "the target's ids are moved past the source's by as much (a million took 2.5 to 5.3 s on two busy cores).",
     )
     producer_id_blocks: int = Field(
@@ -97,7 +97,9 @@ class LinkOptions(Model):
         "in groups_include, each of a whole name. A name that begins with __ is taken only if it is written as it is. "
         "Empty: none.",
     )
-    topics_exclude: Patterns = Field(default="", description="Of those, the ones that are not mirrored.")
+    topics_exclude: Patterns = Field(
+        default="", description="Topics that topics_include takes, and that are not mirrored."
+    )
     topics_refresh_interval_ms: int = Field(
         default=15_000,
         ge=1000,
@@ -112,9 +114,9 @@ class LinkOptions(Model):
     )
     heartbeat_topic: HeartbeatTopic = Field(
         default="",
-        description="A small record is written at intervals into the topic of this name, a dot and the source's cluster id, "
-        "at the source, and mirrored, so that its readers at the target see that the link lives. linker-heartbeats, say. "
-        "Empty: nothing is written.",
+        description="Name of a heartbeat topic, for example linker-heartbeats. At intervals the link writes a small record "
+        "at the source, into the topic of this name, a dot and the source's cluster id, and mirrors it, so that its "
+        "readers at the target see that the link lives. Empty: nothing is written.",
     )
     heartbeat_interval_ms: int = Field(
         default=5000, ge=1000, le=3_600_000, description="How often such a record is written."
@@ -123,7 +125,7 @@ class LinkOptions(Model):
         default=86_400_000,
         ge=60_000,
         le=1 << 40,
-        description="How long the source keeps them; when the sidecar makes the topic.",
+        description="How long the source keeps these records; set when the sidecar makes the topic.",
     )
     broker_lost_after_ms: int = Field(
         default=1_800_000,
@@ -140,7 +142,7 @@ class LinkOptions(Model):
     )
     groups_exclude: Patterns = Field(
         default="connect-.*,console-consumer-.*,_.*",
-        description="Of those, the ones that are not; they are on their own on the target.",
+        description="Groups that groups_include takes, and that are not held; they are on their own on the target.",
     )
     groups_sync_interval_ms: int = Field(
         default=1000, ge=100, le=3_600_000, description="How often offsets of held groups are brought over."
@@ -150,17 +152,17 @@ class LinkOptions(Model):
         description="auto: a group is promoted by itself when it has left the source and waits on the target.",
     )
     groups_gate: GateChoice = Field(
-        default="auto", description="By what groups are held; auto: chosen for each group."
+        default="auto", description="The kind of gate that holds groups; auto: chosen for each group."
     )
     unpromoted_reads: ReadsPolicy = Field(
         default="allow",
         description="Whether consumers may read topics through the link before they are promoted: allow or hold. For "
-        "clients that neither of the next two names.",
+        "clients that neither unpromoted_reads_hold nor unpromoted_reads_allow names.",
     )
     unpromoted_reads_hold: Patterns = Field(
         default="consumer-spark-kafka-.*",
         description="Client ids whose reads are held: those of consumers that keep their offsets themselves. They find a "
-        "topic empty until its promote; who is held is in the status.",
+        "topic empty until its promote; the status names those that are held.",
     )
     unpromoted_reads_allow: Patterns = Field(
         default="", description="Client ids whose reads are never held; stronger than unpromoted_reads_hold."
@@ -168,9 +170,9 @@ class LinkOptions(Model):
 
     prefix: TopicPrefix = Field(
         default="",
-        description="Mirrors are called this and the name of their source topic: several sources have their place in one "
-        "target. Such mirrors are read-only, no group of the source is held for them, and their promote has to be told that "
-        "it makes a topic of the target's own. It stays as it is while the link has mirrors.",
+        description="A mirror has this and the name of its source topic as its name, so that one target has room for "
+        "several sources. Such mirrors are read-only, no group of the source is held for them, and their promote has to be "
+        "told that it makes a topic of the target's own (as_own_topic). It cannot be changed while the link has mirrors.",
     )
     forwarding: Literal["on", "off"] = Field(
         default="on",
@@ -179,13 +181,14 @@ class LinkOptions(Model):
     )
     join_source: bool = Field(
         default=False,
-        description="The sidecars join the source as brokers, too, as the section sources of their configuration says: what "
-        "syncing a mirror and switching back and forth need. It may be changed at any time, without an interruption.",
+        description="The sidecars join the source as brokers, too, as the section sources of their configuration says. "
+        "Syncing a mirror and switching back and forth need that. It may be changed at any time, without an interruption.",
     )
     topic_config_sync: ConfigSync = Field(
         default="follow",
-        description="Changes of topic configs at the source: follow: made at the target, and what somebody changes there is "
-        "put back; report: shown only; off. Configs that would cost records or availability are put back in any case.",
+        description="Changes of topic configs at the source. follow: they are made at the target, and changes that "
+        "somebody makes there are put back; report: shown only; off. Configs that would cost records or availability are "
+        "put back in any case.",
     )
     topic_config_exclude: ConfigNames = Field(
         default="",
@@ -209,11 +212,16 @@ class LinkOptions(Model):
         default=".*",
         description="Principals whose ACLs are carried: regular expressions, each of a whole principal (User:name).",
     )
-    acl_principals_exclude: Patterns = Field(default="", description="Of those, the ones whose are not.")
+    acl_principals_exclude: Patterns = Field(
+        default="",
+        description="Principals that acl_principals_include takes, and whose ACLs are not carried.",
+    )
     acl_names_include: Patterns = Field(
         default=".*", description="Names, or prefixes, of the resources whose ACLs are carried."
     )
-    acl_names_exclude: Patterns = Field(default="", description="Of those, the ones whose are not.")
+    acl_names_exclude: Patterns = Field(
+        default="", description="Names that acl_names_include takes, and whose ACLs are not carried."
+    )
     acl_principals_map: PrincipalRules = Field(
         default="",
         description="Principals that are called otherwise at the target: EXPRESSION=>REPLACEMENT; the first that matches a "
@@ -304,7 +312,9 @@ class SourceMembership(Model):
     """A sidecar as a broker of a link's source."""
 
     sidecar: int = Field(description="Its broker id in the target.")
-    broker_id: int | None = Field(description="In the source; null: its configuration has no section for it.")
+    broker_id: int | None = Field(
+        description="Its broker id in the source; null: its configuration has no section for it."
+    )
     state: str = Field(
         description="JOINED: registered, unfenced, its listeners open; FENCED; JOINING or LEAVING: tried again and again."
     )

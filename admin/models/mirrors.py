@@ -25,7 +25,7 @@ class CreateMirrorsRequest(Model):
         description="Instead of topics: those that the source has now and that one of these regular expressions takes, as "
         "topics_include of a link. One that cannot be mirrored is a warning, and the others are mirrored.",
     )
-    exclude: Patterns = Field(default="", description="Of those, the ones that are not mirrored.")
+    exclude: Patterns = Field(default="", description="Topics that include takes, and that are not mirrored.")
     start: str = Field(
         default="earliest", description="earliest, latest or a timestamp in epoch milliseconds."
     )
@@ -33,7 +33,7 @@ class CreateMirrorsRequest(Model):
         default=None,
         ge=1,
         le=32767,
-        description="Of the target topic; default: as at the source, limited by the brokers.",
+        description="Replicas of the target topic; default: as at the source, limited by the brokers.",
     )
     configs_from_target: list[str] = Field(
         default=[],
@@ -58,7 +58,7 @@ class CreateMirrorsRequest(Model):
         if bool(self.topics) == bool(self.include):
             raise ValueError("name topics, or give a pattern to include: one of the two")
         if self.exclude and not self.include:
-            raise ValueError("exclude leaves topics out of include: give that, too")
+            raise ValueError("exclude leaves topics out of include: give include, too")
         return self
 
     @field_validator("topics")
@@ -81,7 +81,7 @@ class ReassignRequest(Model):
     to: list[BrokerId] = Field(
         default=[],
         max_length=1000,
-        description="Brokers that may take new replicas; default: all. Without away_from, all others are left.",
+        description="Brokers that may take new replicas; default: all. Without away_from, replicas leave all others.",
     )
     fewer_replicas: bool = Field(
         default=False,
@@ -89,8 +89,8 @@ class ReassignRequest(Model):
     )
     afresh: bool = Field(
         default=False,
-        description="Drop all copies of the partitions first, and so those on the brokers that are left; the others begin "
-        "from nothing, too. Else those that are left stay until the promote, which does not wait for them.",
+        description="Drop all copies of the partitions first, those on other brokers too, and begin from nothing. Else "
+        "copies on the brokers that are left stay until the promote, which does not wait for them.",
     )
 
     @model_validator(mode="after")
@@ -172,7 +172,9 @@ class ReplicaStatus(Model):
         default=False,
         description="missing_records was counted by reading the source; else it is the offsets between.",
     )
-    missing_reason: str | None = Field(default=None, description="How that came, as far as it can be told.")
+    missing_reason: str | None = Field(
+        default=None, description="Why the replica lacks them, as far as it can be told."
+    )
     end_offset: int | None = Field(default=None, description="Its log end offset as shown by its fetches.")
     lag: int | None = Field(default=None, description="Source end offset minus end_offset.")
     validated_from: int | None = Field(
@@ -182,7 +184,7 @@ class ReplicaStatus(Model):
         default=None, description="Everything below is proved equal to the source; null: nothing is."
     )
     validated_age_ms: int | None = Field(
-        default=None, description="Since that was proved, if the source has gone on since; else 0."
+        default=None, description="Time since that was proved, if the source has gone on since; else 0."
     )
 
 
@@ -212,9 +214,9 @@ class PartitionStatus(PartitionLag):
     )
     isr: list[int] = []
     controller_epoch: int | None = Field(
-        default=None, description="Of the link controller that wrote the partition's state last."
+        default=None, description="Epoch of the link controller that wrote the partition's state last."
     )
-    version: int | None = Field(default=None, description="Of the partition's state in the store.")
+    version: int | None = Field(default=None, description="Version of the partition's state in the store.")
     source_leader: int | None = None
     read_from: list[int] = Field(
         default=[],
@@ -229,7 +231,7 @@ class RemainingCopy(Model):
     """A copy that is well behind its source."""
 
     offsets_per_second: float | None = Field(
-        description="By how much the lag went down in the last half minute; null: it did not."
+        description="How fast the lag went down in the last half minute; null: it did not."
     )
     eta_ms: int | None = Field(description="How long the copy will still take at that rate; null: not known.")
 
@@ -246,14 +248,15 @@ class MirrorSummary(Model):
     )
     sync: SyncState | None = Field(
         default=None,
-        description="Where the link follows as an in-sync replica (mirror sync): of the partition that is least so.",
+        description="With mirror sync: how far its link brokers are as in-sync replicas, of the partition that is least "
+        "far.",
     )
     state: MirrorState
     reason: str | None = None
     partitions: int
     lag: int | None = Field(default=None, description="Sum over the partitions.")
-    max_lag: int | None = Field(default=None, description="Of the partition that lags most.")
-    lag_ms: int | None = Field(default=None, description="Of the partition that lags longest.")
+    max_lag: int | None = Field(default=None, description="Lag of the partition that lags most.")
+    lag_ms: int | None = Field(default=None, description="Time lag of the partition that lags longest.")
     copying: RemainingCopy | None = Field(
         default=None, description="While it is LINKING, or has been behind for five seconds."
     )

@@ -18,7 +18,7 @@ from admin.validation_models import Policy, PromoteValidation
 
 
 class PromoteOptions(Model):
-    """Limits of one promote. Each wait ends by one of them; running out abandons it and forwards again."""
+    """Limits of one promote. Each wait ends by one of them: the promote is abandoned then, and forwarding goes on."""
 
     max_lag: int = Field(
         default=10_000, ge=0, description="Fence when no partition lags by more offsets than this."
@@ -34,7 +34,8 @@ class PromoteOptions(Model):
         "abandoned.",
     )
     abort_open_transactions: bool = Field(
-        default=False, description="Abort it at the source instead, which fences its producer."
+        default=False,
+        description="Abort such a transaction at the source instead, which fences its producer.",
     )
     fence_source: bool = Field(
         default=False,
@@ -54,8 +55,8 @@ class PromoteOptions(Model):
     )
     validation: Policy | None = Field(
         default=None,
-        description="require: no writes are held before every replica is proved equal almost to its end; warn: what is "
-        "not proved is only shown; skip. Default: validation.policy of the configuration.",
+        description="require: no writes are held before every replica is proved equal almost to its end; warn: those "
+        "that are not are only shown; skip. Default: validation.policy of the configuration.",
     )
 
 
@@ -109,12 +110,15 @@ class FailoverPartition(Model):
     end: int | None = Field(
         default=None, description="Where the target takes over: the end of the longest replica."
     )
-    shortest_replica_end: int | None = Field(default=None, description="In a dry run: of the shortest.")
+    shortest_replica_end: int | None = Field(
+        default=None, description="In a dry run: the end of the shortest replica."
+    )
     source_end: int | None = Field(
         default=None, description="The source's end as it was seen last; null: not since the sidecar began."
     )
     acked_end: int | None = Field(
-        default=None, description="Of the newest forwarded write that the source acknowledged, likewise."
+        default=None,
+        description="The end of the newest forwarded write that the source acknowledged, likewise.",
     )
     missing: int | None = Field(
         default=None,
@@ -132,7 +136,7 @@ class FailoverRequest(Model):
 
     topics: list[TopicName] = []
     all: bool = False
-    force: bool = Field(default=False, description="Although the source still answers.")
+    force: bool = Field(default=False, description="Fail over although the source still answers.")
     as_own_topic: bool = Field(
         default=False, description="Needed for mirrors of a link with a prefix, as for a promote."
     )
@@ -185,7 +189,7 @@ class PromotePlan(Model):
     warnings: list[str] = []
     producers: list[SourceProducer] = Field(
         default=[],
-        description="At the source: those that were not moved, and those with an open transaction.",
+        description="Producers at the source that were not moved, and those with an open transaction.",
     )
     validation: Policy = Field(default="skip", description="How it would use the validator.")
     unproved: list[str] = Field(
@@ -221,7 +225,8 @@ class PromoteJobStatus(Model):
         "after the hand-over.",
     )
     failover: list[FailoverPartition] | None = Field(
-        default=None, description="Of a failover: what was taken over and what was not; null for a promote."
+        default=None,
+        description="Of a failover: how much of each partition was taken over, and how much was not; null for a promote.",
     )
     source_fenced: list[str] = Field(
         default=[],

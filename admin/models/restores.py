@@ -20,7 +20,8 @@ class RestoreRequest(Model):
     )
     force: bool = Field(
         default=False,
-        description="Also where the source has other records below the take-over than the target: they are exported, too.",
+        description="Restore also where the source has other records below the take-over than the target: they are "
+        "exported, too.",
     )
     abandon: bool = Field(
         default=False,
@@ -60,10 +61,12 @@ class RestorePartition(Model):
     )
     records: int | None = Field(
         default=None,
-        description="How many records that are, transaction markers not counted; null: not known. Once RESTORED: exported.",
+        description="How many records the source has from `agreed` on, without transaction markers; null: not known. Once "
+        "RESTORED: how many were exported.",
     )
     file: str | None = Field(
-        default=None, description="Of the exported batches, at the sidecar; beside it the same as .jsonl."
+        default=None,
+        description="File of the exported batches, at the sidecar; beside it lie the same records as .jsonl.",
     )
     reason: str | None = None
 

@@ -25,7 +25,7 @@ class LinkStatus(LinkSummary):
     partitions: int
     lag: int | None = None
     lag_ms: int | None = None
-    copying: RemainingCopy | None = Field(default=None, description="Of all its mirrors that copy.")
+    copying: RemainingCopy | None = Field(default=None, description="The copies of all its mirrors together.")
     forwarding: Forwarding
     traffic: Traffic
     groups: GroupsStatus = GroupsStatus()
@@ -68,9 +68,9 @@ class Status(Model):
     sidecar: SidecarStatus
     fleet: FleetStatus | None = Field(default=None, description="null: the sidecar has no others beside it.")
     target_cluster_id: str
-    state: MirrorState = Field(description="The worst link's.")
+    state: MirrorState = Field(description="State of the worst link.")
     links: list[LinkStatus]
-    promotes: list[PromoteJobStatus] = Field(default=[], description="Those that run.")
+    promotes: list[PromoteJobStatus] = Field(default=[], description="Promotes that run.")
     tasks: list[TaskStatus] = Field(
         default=[], description="The periodic tasks of the sidecar that answers, as far as it runs them."
     )

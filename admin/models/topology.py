@@ -19,12 +19,12 @@ class UpstreamCluster(Model):
         default=None, description="The link that has it as its source; null: it is behind another one."
     )
     bootstrap_servers: str | None = Field(default=None, description="null: this sidecar has no link to it.")
-    state: MirrorState | None = Field(default=None, description="The link's.")
+    state: MirrorState | None = Field(default=None, description="State of the link.")
     answers: bool | None = Field(
         default=None, description="Whether it answered just now; null: it is not asked."
     )
     reason: str | None = Field(default=None, description="Why it did not answer, or the link's reason.")
-    lag: int | None = Field(default=None, description="Of the link's mirrors.")
+    lag: int | None = Field(default=None, description="Lag of the link's mirrors.")
     topics: int = Field(
         default=0, description="Mirrors whose records have come through it, promoted ones apart."
     )

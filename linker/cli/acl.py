@@ -21,11 +21,13 @@ def diff(
         bool,
         typer.Option(
             "--apply",
-            help="Make the target have what is missing: ACLs, and quotas of the link's clients. Nothing that the target "
-            "had before is changed.",
+            help="Give the target the ACLs and the quotas of the link's clients that it lacks. Those that it has stay as "
+            "they are.",
         ),
     ] = False,
-    quotas: Annotated[bool, typer.Option("--quotas/--no-quotas", help="With --apply: quotas, too.")] = True,
+    quotas: Annotated[
+        bool, typer.Option("--quotas/--no-quotas", help="With --apply: copy quotas, too.")
+    ] = True,
     dry_run: DryRun = False,
     output: Output = Format.TABLE,
     admin_url: AdminUrl = DEFAULT_URL,

@@ -28,10 +28,10 @@ def access(found: AccessReport) -> str:
         ]
     )
     sections = [
-        ("Missing at the target", _acls(found.missing)),
-        ("Made by the link, gone at the source", _acls(found.removable)),
+        ("ACLs missing at the target", _acls(found.missing)),
+        ("ACLs that the link made, gone at the source", _acls(found.removable)),
         (
-            "Principals that may at the source, and not at the target",
+            "Rights that principals have at the source, and not at the target",
             columns(
                 ("PRINCIPAL", "AT THE TARGET", "OPERATION", "HOST", "RESOURCE", "NAMES"),
                 [
@@ -49,10 +49,10 @@ def access(found: AccessReport) -> str:
             ),
         ),
         (
-            "Not carried",
+            "ACLs that are not carried",
             columns((*_ACL, "REASON"), [(*_acl(one.acl), one.reason) for one in found.left_out], empty=""),
         ),
-        ("Reach topics of the target that are no mirrors of this link", _acls(found.wide)),
+        ("ACLs that reach topics of the target which are no mirrors of this link", _acls(found.wide)),
         ("Quotas missing at the target", _quotas(found.quotas_missing)),
         ("Quotas that differ; the target's stay", _quotas(found.quotas_differ)),
         ("Quotas that are not copied: they bind other clients, too", _quotas(found.quotas_not_copied)),

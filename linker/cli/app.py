@@ -107,7 +107,7 @@ def status(
 ) -> None:
     """Show links, mirrors, lag, forwarding and running promotes; the worst state wins."""
     if watch and ask.output is not Format.TABLE:
-        raise usage("--watch is for people: leave out -o, or ask again and again without --watch")
+        raise usage("--watch redraws a table: leave out -o, or repeat the command without --watch")
     with ask.client() as client:
         if watch:
             from linker.cli.watch import watch as redraw
@@ -138,7 +138,7 @@ def lag(
     ] = None,
     link: OnlyLink = None,
 ) -> None:
-    """Show the lag of every partition: of its slowest target replica behind the source's end."""
+    """Show the lag of every partition: how far its slowest target replica is behind the source's end."""
     with ask.client() as client:
         names = links_of(client, link)
         if topics and len(names) > 1:
@@ -156,7 +156,10 @@ def doctor(
     config: Annotated[
         Path | None,
         typer.Option(
-            "--config", "-c", metavar="FILE", help="Without a sidecar: the configuration that it would have."
+            "--config",
+            "-c",
+            metavar="FILE",
+            help="Ask the clusters without a sidecar, by the configuration that one would have.",
         ),
     ] = None,
     source_config: Annotated[
@@ -191,12 +194,12 @@ def doctor(
     """
     if config is not None:
         if link is not None:
-            raise usage("a link is a sidecar's: give --config or --link")
+            raise usage("--link names a link of a sidecar, and --config asks none: give one of them")
         report = examine(config, source_config, bootstrap_servers, topic or [])
         emit([report], ask.output, lambda: verdict.doctor([report]))
         raise typer.Exit(1 if report.failed else 0)
     if source_config is not None or bootstrap_servers is not None or topic:
-        raise usage("--source-config, --bootstrap-servers and --topic are for --config")
+        raise usage("--source-config, --bootstrap-servers and --topic go with --config")
     with ask.client() as client:
         names = links_of(client, link)
         found = [client.doctor(name) for name in names]

@@ -147,7 +147,9 @@ def _ask(client: AdminClient, deleted: list[Step], *, from_stdin: bool) -> None:
     from linker.cli.apply_steps import carry_out
 
     if from_stdin:
-        raise usage("-f - leaves nothing to answer a question with: give --yes beside --delete-missing")
+        raise usage(
+            "with -f - nobody can be asked, as standard input holds the file: give --yes with --delete-missing"
+        )
     question = "Delete what the file does not name?"
     can_ask(question)
     note(_text(carry_out(client, deleted, dry_run=True), last=False))

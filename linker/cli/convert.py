@@ -61,9 +61,13 @@ def mm2(
         if not flows:
             raise MirrorMakerError("no flow is enabled" + (f" into {target}" if target else ""))
         if len(targets) > 1:
-            raise usage(f"flows into {', '.join(targets)}, and a link file is for one of them: give --target")
+            raise usage(
+                f"the file has flows into {', '.join(targets)}, a link file is for one target: give --target"
+            )
         if link is not None and len(flows) > 1:
-            raise usage(f"--link names one link, and {len(flows)} flows are enabled into {targets[0]}")
+            raise usage(
+                f"--link names one link, and {len(flows)} flows are enabled into {targets[0]}: leave it out"
+            )
         entries, comments = [], {}
         for flow in flows:
             entry, told = entry_for(flow, link or _link_name(flow.source))

@@ -34,7 +34,9 @@ def drained(client: AdminClient, sidecar_id: int, timeout: float) -> SidecarDesc
 
     def over(one: SidecarDescription) -> bool:
         if not one.draining and not one.leaving:
-            raise _GivenUp(f"sidecar {sidecar_id} drains no more: it was started anew, or somebody undid it")
+            raise _GivenUp(
+                f"sidecar {sidecar_id} no longer drains: it was started anew, or somebody undid it"
+            )
         return one.leading_partitions == 0 and not one.staying
 
     return _followed(
@@ -43,7 +45,7 @@ def drained(client: AdminClient, sidecar_id: int, timeout: float) -> SidecarDesc
         timeout,
         over,
         lambda one: f"sidecar {sidecar_id} leads {one.leading_partitions} partitions{_first(one)}",
-        late=(f"not drained within {timeout:g} s", "drains"),
+        late=(f"is not drained within {timeout:g} s", "drains"),
         goes_on=f"sidecar {sidecar_id} goes on draining; undo it with: linker sidecar drain {sidecar_id} --undo",
     )
 
@@ -58,7 +60,7 @@ def left(client: AdminClient, sidecar_id: int, timeout: float) -> None:
         nonlocal silent_since
         silent_since = None
         if not one.leaving:
-            raise _GivenUp(f"sidecar {sidecar_id} leaves no more: it was started anew")
+            raise _GivenUp(f"sidecar {sidecar_id} no longer leaves: it was started anew")
         return False
 
     def lost(error: AdminError, last: SidecarDescription | None) -> None:
@@ -77,7 +79,7 @@ def left(client: AdminClient, sidecar_id: int, timeout: float) -> None:
             lambda one: (
                 f"sidecar {sidecar_id}: {one.staying_partitions} partitions still need it{_first(one)}"
                 if one.staying_partitions
-                else f"sidecar {sidecar_id}: it unregisters, and its lease ends"
+                else f"sidecar {sidecar_id} unregisters, and its lease ends"
             ),
             late=(f"has not left within {timeout:g} s", "leaves"),
             goes_on=f"sidecar {sidecar_id} goes on leaving; look at it with: linker sidecar list",

@@ -34,7 +34,9 @@ def failover(
     ] = None,
     link: NamedLink = None,
     all_: Annotated[bool, typer.Option("--all", help="All mirrors of the link.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Although the source still answers.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Fail over although the source still answers.")
+    ] = False,
     as_own_topic: AsOwnTopic = False,
     timeout_ms: Annotated[
         int | None,
@@ -51,8 +53,8 @@ def failover(
 ) -> None:
     """Take over from a source that is dead, at what the target's replicas have.
 
-    The source's records beyond that are lost, and said per partition. Writes are not forwarded any more, even if the
-    source returns: linker mirror restore has it follow the target then.
+    The source's records beyond that are lost; the answer says how many, per partition. Writes are not forwarded any more,
+    even if the source returns: linker mirror restore has it follow the target then.
     """
     from admin.models import FailoverRequest
 

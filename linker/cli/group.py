@@ -86,7 +86,7 @@ def promote(
         ),
     ] = False,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Also groups that read topics which are not mirrored.")
+        bool, typer.Option("--partial", help="Promote also groups that read topics which are not mirrored.")
     ] = False,
     no_wait: NoWait = False,
     dry_run: DryRun = False,

@@ -60,7 +60,7 @@ JoinSource = Annotated[
     bool | None,
     typer.Option(
         "--join-source/--no-join-source",
-        help="The sidecars are brokers of the source, too (section sources of their configuration), or leave it.",
+        help="Have the sidecars join the source as brokers (section sources of their configuration), or leave it.",
         show_default=False,
     ),
 ]
@@ -70,8 +70,8 @@ Force = Annotated[
     bool,
     typer.Option(
         "--force",
-        help="Although the source still refuses writes because of a promote --fence-source that was abandoned; it says how "
-        "that is undone by hand.",
+        help="Delete although the source still refuses writes because of an abandoned promote --fence-source; the answer "
+        "says how that is undone by hand.",
     ),
 ]
 
@@ -121,8 +121,8 @@ def create(
 ) -> None:
     """Create a link to a source cluster.
 
-    Secrets are given by reference and resolved by the sidecar: ${env:LINKER_LINK_NAME}, or ${file:/path} of a file
-    in its directory for links (sidecar.links.dir).
+    Give secrets by reference: the sidecar resolves ${env:LINKER_LINK_NAME}, and ${file:/path} of a file in its
+    directory for links (sidecar.links.dir).
     """
     from admin.models import CreateLinkRequest
 
@@ -177,7 +177,7 @@ def update(
             "--replication-bytes-per-second",
             metavar="BYTES",
             min=0,
-            help="Most bytes read from the source; 0: no limit.",
+            help="Most bytes per second that all sidecars together read from the source; 0: no limit.",
         ),
     ] = None,
     replication_bytes_per_second_beside_writes: Annotated[
@@ -186,7 +186,7 @@ def update(
             "--replication-bytes-per-second-beside-writes",
             metavar="BYTES",
             min=0,
-            help="Most bytes that each sidecar reads for the link while clients write through it; 0: no limit.",
+            help="Most bytes per second that each sidecar reads for the link while clients write through it; 0: no limit.",
         ),
     ] = None,
     join_source: JoinSource = None,

@@ -77,16 +77,16 @@ def create(
         list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics of the source.")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="All topics that the source has now, but for Kafka's own.")
+        bool, typer.Option("--all", help="All topics that the source has now, except Kafka's own.")
     ] = False,
     include: Annotated[
         str,
         typer.Option(
-            "--include", metavar="RE", help="Topics that the source has now and whose whole name fits."
+            "--include", metavar="RE", help="Topics that the source has now and whose whole name matches."
         ),
     ] = "",
     exclude: Annotated[
-        str, typer.Option("--exclude", metavar="RE", help="Of --all or --include, topics that are left out.")
+        str, typer.Option("--exclude", metavar="RE", help="Topics that --all or --include leave out.")
     ] = "",
     start: Annotated[
         str,
@@ -99,7 +99,10 @@ def create(
     replication_factor: Annotated[
         int | None,
         typer.Option(
-            "--replication-factor", "-r", metavar="N", help="Of the target topic; default: the source's."
+            "--replication-factor",
+            "-r",
+            metavar="N",
+            help="Replicas of the target topic; default: as at the source.",
         ),
     ] = None,
     config_from_target: Annotated[
@@ -107,13 +110,13 @@ def create(
         typer.Option(
             "--config-from-target",
             metavar="CONFIG",
-            help="A topic config whose value is the target's own, not the source's: retention.ms, say; may be repeated.",
+            help="Topic config that keeps the target's own value, for example retention.ms; repeatable.",
         ),
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Mirror topics of the link's source: all of those named, or none; or those that fit a pattern. Topics that are made
-    later are mirrored by the link's option topics_include."""
+    """Mirror topics of the link's source: all of those named, or none; or those that match a pattern. The link's option
+    topics_include mirrors topics that are made later."""
     from admin.models import CreateMirrorsRequest
 
     if every and include:
@@ -173,7 +176,9 @@ def resume(
             help="Begin a FAILED mirror again at the source's present log start; its copies are dropped.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; only a terminal is asked.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask; without a terminal nothing is asked.")
+    ] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Go on with a paused mirror where it stopped, or begin a failed one again (--restart)."""
@@ -194,12 +199,12 @@ def repair(
         bool,
         typer.Option(
             "--drop-target-records",
-            help="Also if a real broker may have led it meanwhile; records that it took are truncated.",
+            help="Repair also if a real broker may have led it meanwhile; records that it took are truncated.",
         ),
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Have the link broker lead again what nobody leads at the target, with the copies that are there."""
+    """Have the link broker lead partitions again that nobody leads at the target, with the copies that are there."""
     with ask.client() as client:
         result = client.repair_mirror(link, topic, drop_target_records=drop_target_records, dry_run=dry_run)
     ask.show(result, tables.change)
@@ -235,7 +240,7 @@ def promote(
             "--accept-missing",
             metavar="RECORDS",
             min=0,
-            help="Records that may be left behind, in all, where replicas start later than the source; default: 0.",
+            help="Most records, in all, that may be left behind where replicas start later than the source; default: 0.",
         ),
     ] = None,
     validation: Validation = None,
@@ -243,7 +248,8 @@ def promote(
     abort_open_transactions: Annotated[
         bool,
         typer.Option(
-            "--abort-open-transactions", help="After that, abort it at the source; its producer is fenced."
+            "--abort-open-transactions",
+            help="Abort transactions that stay open for longer than that, at the source; their producers are fenced.",
         ),
     ] = False,
     fence_source: Annotated[
@@ -334,8 +340,8 @@ def delete(
         bool,
         typer.Option(
             "--force",
-            help="Although acknowledged records exist at the target alone, or the source still refuses writes because of a "
-            "promote --fence-source that was abandoned; --dry-run says which.",
+            help="Delete although acknowledged records exist at the target alone, or the source still refuses writes "
+            "because of an abandoned promote --fence-source; --dry-run says which.",
         ),
     ] = False,
     yes: Yes = False,

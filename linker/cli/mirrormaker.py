@@ -108,7 +108,7 @@ def flows_of(properties: Mapping[str, str]) -> list[Flow]:
         names = [properties.get(f"{one}.cluster.alias", one).strip() for one in ("source", "target")]
         return [Flow(names[0], names[1], properties, connector=True)]
     raise MirrorMakerError(
-        "neither clusters nor source.cluster.bootstrap.servers: no properties of MirrorMaker 2"
+        "these are no properties of MirrorMaker 2: neither clusters nor source.cluster.bootstrap.servers is there"
     )
 
 

@@ -42,7 +42,7 @@ TokenFile = Annotated[
         "--token-file",
         metavar="FILE",
         envvar="LINKER_ADMIN_TOKEN_FILE",
-        help="File with the API's token; or set LINKER_ADMIN_TOKEN. As the sidecar's user on its machine: found without.",
+        help="File with the API's token, or set LINKER_ADMIN_TOKEN; the sidecar's user on its machine needs neither.",
     ),
 ]
 Output = Annotated[Format, typer.Option("-o", "--output", help="How to print the answer.")]
@@ -88,7 +88,7 @@ Validation = Annotated[
     ValidationChoice | None,
     typer.Option(
         "--validation",
-        help="require that all replicas are proved equal, warn of what is not, or skip it; default: as configured.",
+        help="require: refuse unless all replicas are proved equal; warn: say which are not; skip; default: as configured.",
     ),
 ]
 TransactionTimeout = Annotated[
@@ -177,7 +177,9 @@ def connect(url: str, token_file: Path | None) -> AdminClient:
         except (OSError, UnicodeDecodeError) as error:
             raise AdminError(f"cannot read the token file {token_file}: {error}") from error
     if token is not None and not (token.isascii() and token.isprintable()):
-        raise AdminError("the token holds characters that cannot be sent")
+        raise AdminError(
+            "the admin API's token holds characters that no HTTP header can carry: check --token-file or LINKER_ADMIN_TOKEN"
+        )
     return AdminClient(url, token=token)
 
 

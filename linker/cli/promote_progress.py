@@ -118,7 +118,7 @@ def follow(client: AdminClient, promote_id: str, form: Format) -> None:
         if found.policy == "require" and not abandoned:
             # It cannot be undone, but whoever required a proof has none to give the source up by.
             complain(
-                f"promote {job.id} is done, but not all of it is proved, as its validation, require, asks: "
+                f"promote {job.id} is done, but not all of it is proved, as its validation policy, require, asks: "
                 f"{found.reason}; look at that before the source is given up"
             )
             raise typer.Exit(1)

@@ -38,7 +38,7 @@ def reassign(
         typer.Option(
             "--to",
             metavar="BROKERS",
-            help="Brokers that may take new replicas; default: all. Without --away-from, all others are left.",
+            help="Brokers that may take new replicas; default: all. Without --away-from, replicas leave all others.",
         ),
     ] = "",
     fewer_replicas: Annotated[
@@ -58,8 +58,8 @@ def reassign(
 ) -> None:
     """Move replicas of mirrors to other brokers of the target, before the promote.
 
-    New replicas are placed by rack and load. Those that are left copy on until the promote, which does not wait for them:
-    --afresh frees their disks now. `linker mirror describe` follows it.
+    New replicas are placed by rack and load. Replicas that are reassigned away copy on until the promote, which does not
+    wait for them: --afresh frees their disks now. `linker mirror describe` shows how far the copies are.
     """
     from admin.models import ReassignRequest
 

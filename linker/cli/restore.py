@@ -34,7 +34,8 @@ def restore(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Although the source has other records than the target below the take-over."
+            "--force",
+            help="Restore although the source has other records than the target below the take-over.",
         ),
     ] = False,
     abandon: Annotated[

@@ -22,7 +22,7 @@ SidecarId = Annotated[
 ]
 Timeout = Annotated[
     float,
-    typer.Option("--timeout", metavar="SECONDS", min=0.0, help="Most seconds to wait for the end of it."),
+    typer.Option("--timeout", metavar="SECONDS", min=0.0, help="Longest time to wait for the end of it."),
 ]
 
 

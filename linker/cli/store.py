@@ -26,7 +26,7 @@ def copy(
         str, typer.Option("--to", metavar="STORE", help="The store to copy to, in the same forms; empty.")
     ],
     force: Annotated[
-        bool, typer.Option("--force", help="Replace the state of a target that was moved away itself.")
+        bool, typer.Option("--force", help="Replace the state of a target whose own state was moved away.")
     ] = False,
     dry_run: DryRun = False,
     output: Output = Format.TABLE,
@@ -47,7 +47,7 @@ def copy(
     emit(result, output, lambda: _table(result))
     if not dry_run:
         note(
-            f"{result.source} is marked as moved; let the configuration of every sidecar name {result.target}"
+            f"{result.source} is marked as moved; name {result.target} in the configuration of every sidecar"
         )
 
 

@@ -47,7 +47,7 @@ def sync(
 ) -> None:
     """Follow topics as an in-sync replica of the cluster that owns them.
 
-    That cluster then acknowledges acks=all only what every replica of the mirror has. A switch needs it.
+    That cluster then acknowledges acks=all only once every replica of the mirror has the records. A switch needs it.
     """
     from admin.models import SyncRequest
 

@@ -75,7 +75,9 @@ def run(
     interval: Annotated[
         str | None,
         typer.Option(
-            "--interval", metavar="TIME", help="Between two continuous runs, as 30s; default: the sidecar's."
+            "--interval",
+            metavar="TIME",
+            help="Time between two continuous runs, as 30s; default: as configured.",
         ),
     ] = None,
     stop: Annotated[bool, typer.Option("--stop", help="End the continuous validation of the link.")] = False,

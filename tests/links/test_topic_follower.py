@@ -160,7 +160,7 @@ def test_options_are_checked_as_those_of_groups() -> None:
         CreateMirrorsRequest(topics=["a"], include="b")
     with pytest.raises(ValueError, match="one of the two"):
         CreateMirrorsRequest()
-    with pytest.raises(ValueError, match="give that, too"):
+    with pytest.raises(ValueError, match="give include, too"):
         CreateMirrorsRequest(topics=["a"], exclude="b")
 
 

@@ -198,7 +198,7 @@ def test_several_flows(cli: Cli, tmp_path: Path) -> None:
 
 
 WRONG = {
-    "a=b\n": "neither clusters nor source.cluster.bootstrap.servers: no properties of MirrorMaker 2",
+    "a=b\n": "these are no properties of MirrorMaker 2: neither clusters nor source.cluster.bootstrap.servers is there",
     "clusters=a,b\n": "no flow is enabled",
     "clusters=a,b\na->b.enabled=true\n": "a.bootstrap.servers is missing",
     "clusters=a,b\na->b.enabled=true\na.bootstrap.servers=nowhere\n": "bootstrap.servers: 'nowhere' is not host:port",
