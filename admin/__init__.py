@@ -1,7 +1,7 @@
 """The admin API: models, HTTP server and client.
 
 - `api`: the routes, made from the table: HTTP and JSON over a LinkService
-- `base`: patterns of names, and values that all answers share
+- `base`: the base of all models, patterns of names, and values that all answers share
 - `client`: client of the admin API, for the CLI and for scripts
 - `error_answers`: the answer to a failed request: `{error_code, message}`, one line that says what to do
 - `forward`: any sidecar of a fleet may be asked: it passes requests on to the link controller

@@ -6,18 +6,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from admin.base import TopicName
+from admin.base import DistinctTopicsRequest, Model
 
 Policy = Literal["require", "warn", "skip"]
 ValidationMode = Literal["batches", "records"]
-
-
-class ValidationModel(BaseModel):
-    """As the base of all other models, which are made of these."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ValidationState(StrEnum):
@@ -34,27 +28,17 @@ class ValidationState(StrEnum):
         return self not in (ValidationState.QUEUED, ValidationState.RUNNING)
 
 
-class StartValidationRequest(ValidationModel):
+class StartValidationRequest(DistinctTopicsRequest):
     """Either topics or all: an empty list never means everything."""
 
-    topics: list[TopicName] = []
-    all: bool = False
     mode: ValidationMode = Field(
         default="batches",
         description="batches: bytes and checksums; records: keys, values, headers and timestamps, for logs that were "
         "cut into other batches.",
     )
 
-    @model_validator(mode="after")
-    def _one_of(self) -> StartValidationRequest:
-        if bool(self.topics) == self.all:
-            raise ValueError("give either topics or all")
-        if len(set(self.topics)) != len(self.topics):
-            raise ValueError("a topic is named twice")
-        return self
 
-
-class ContinuousValidationRequest(ValidationModel):
+class ContinuousValidationRequest(Model):
     """Begins, changes or ends the continuous validation of a link."""
 
     enabled: bool
@@ -69,7 +53,7 @@ class ContinuousValidationRequest(ValidationModel):
         return self
 
 
-class ValidationProgress(ValidationModel):
+class ValidationProgress(Model):
     tasks_done: int
     tasks: int
     partitions_done: int
@@ -78,7 +62,7 @@ class ValidationProgress(ValidationModel):
     batches: int
 
 
-class ValidationFinding(ValidationModel):
+class ValidationFinding(Model):
     topic: str
     partition: int
     broker: int
@@ -89,7 +73,7 @@ class ValidationFinding(ValidationModel):
     replica: str | None = None
 
 
-class ValidationRun(ValidationModel):
+class ValidationRun(Model):
     """One run. Its numbers count what it has read itself, not what earlier runs had proved."""
 
     id: str
@@ -112,7 +96,7 @@ class ValidationRun(ValidationModel):
     left_out: list[str] = Field(default=[], description="Replicas that could not be compared, and why.")
 
 
-class ValidatorStatus(ValidationModel):
+class ValidatorStatus(Model):
     """The process that compares."""
 
     state: Literal["off", "starting", "ready"]
@@ -123,7 +107,7 @@ class ValidatorStatus(ValidationModel):
     log: str
 
 
-class LinkValidation(ValidationModel):
+class LinkValidation(Model):
     """The proof of a link's mirrors."""
 
     link: str
@@ -154,7 +138,7 @@ class LinkValidationDescription(LinkValidation):
     )
 
 
-class PromoteValidation(ValidationModel):
+class PromoteValidation(Model):
     """The proof for a promote. `state`: null until it has promoted something; PENDING while the last run, with
     exact ends, is under way; CLOSED; INCOMPLETE with the reason."""
 

@@ -1,7 +1,7 @@
 """Requests and answers of the admin API: one vocabulary for service, HTTP API, client and CLI.
 
 - `acls`: rights, quotas and users of a link's clients: the difference between source and target
-- `common`: names, patterns and the base of all models
+- `common`: names and patterns, and answers that several operations share
 - `fleet`: sidecars and the link controller
 - `groups`: consumer groups of a link
 - `links`: what is asked for, and what they are
@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from admin.base import LINK_NAME_PATTERN, TOPIC_NAME_PATTERN, LinkName, TopicName
+from admin.base import LINK_NAME_PATTERN, TOPIC_NAME_PATTERN, LinkName, Model, TopicName
 from admin.models.acls import (
     AccessReport,
     AclRow,
@@ -34,7 +34,6 @@ from admin.models.common import (
     GroupName,
     GroupPromotePolicy,
     Millis,
-    Model,
     Patterns,
     ReadsPolicy,
     Traffic,

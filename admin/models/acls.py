@@ -6,7 +6,8 @@ from datetime import datetime
 
 from pydantic import Field
 
-from admin.models.common import AclSync, Model
+from admin.base import Model
+from admin.models.common import AclSync
 
 
 class AclRow(Model):

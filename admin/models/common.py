@@ -1,4 +1,4 @@
-"""Names, patterns and the base of all models."""
+"""Names and patterns, and answers that several operations share."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     StringConstraints,
 )
 
-from admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
-from admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
+from admin.base import Model
 from controller.plan.topic_configs import COPIED
 
 GroupName = Annotated[str, StringConstraints(min_length=1, max_length=255)]
@@ -169,12 +166,6 @@ TopicsDeleted = Literal["fail", "keep", "delete"]
 #: The source's cluster id comes behind it.
 HeartbeatTopic = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{0,200}$")]
 ReadsPolicy = Literal["allow", "hold"]
-
-
-class Model(BaseModel):
-    """Base of all models. Unknown keys are refused, so that a misspelt field is an error and not a default."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 # --- states

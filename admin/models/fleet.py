@@ -8,9 +8,7 @@ from pydantic import (
     Field,
 )
 
-from admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
-from admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
-from admin.models.common import Model
+from admin.base import Model
 from admin.models.states import SidecarState
 
 

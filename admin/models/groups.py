@@ -10,9 +10,8 @@ from pydantic import (
     model_validator,
 )
 
-from admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
-from admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
-from admin.models.common import GroupName, Millis, Model
+from admin.base import Model
+from admin.models.common import GroupName, Millis
 from admin.models.states import GroupState
 
 

@@ -11,9 +11,7 @@ from pydantic import (
     model_validator,
 )
 
-from admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
-from admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
-from admin.base import LinkName
+from admin.base import LinkName, Model
 from admin.models.acls import AclSyncStatus
 from admin.models.common import (
     AclOperations,
@@ -25,7 +23,6 @@ from admin.models.common import (
     GateChoice,
     GroupPromotePolicy,
     HeartbeatTopic,
-    Model,
     Patterns,
     PrincipalRules,
     Rate,

@@ -11,10 +11,8 @@ from pydantic import (
     model_validator,
 )
 
-from admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
-from admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
-from admin.base import TopicName
-from admin.models.common import BrokerId, Model, Patterns, known_configs
+from admin.base import Model, TopicName, TopicsRequest
+from admin.models.common import BrokerId, Patterns, known_configs
 from admin.models.states import MirrorState
 
 
@@ -70,7 +68,7 @@ class CreateMirrorsRequest(Model):
         return topics
 
 
-class ReassignRequest(Model):
+class ReassignRequest(TopicsRequest):
     """Either topics or all, and brokers to leave, brokers to take, or both."""
 
     topics: list[TopicName] = Field(default=[], max_length=10_000)
@@ -94,9 +92,7 @@ class ReassignRequest(Model):
     )
 
     @model_validator(mode="after")
-    def _one_of(self) -> ReassignRequest:
-        if bool(self.topics) == self.all:
-            raise ValueError("give either topics or all")
+    def _some_brokers(self) -> ReassignRequest:
         if not self.away_from and not self.to:
             raise ValueError("name brokers to leave (away_from), brokers to take (to), or both")
         if both := sorted(set(self.away_from) & set(self.to)):
@@ -104,21 +100,15 @@ class ReassignRequest(Model):
         return self
 
 
-class SyncRequest(Model):
+class SyncRequest(TopicsRequest):
     """Either topics or all."""
 
     topics: list[TopicName] = Field(default=[], max_length=10_000)
     all: bool = Field(default=False, description="All mirrors of the link that are not over.")
     off: bool = Field(default=False, description="End it: the link brokers leave the replicas at the source.")
 
-    @model_validator(mode="after")
-    def _one_of(self) -> SyncRequest:
-        if bool(self.topics) == self.all:
-            raise ValueError("give either topics or all")
-        return self
 
-
-class FinishRequest(Model):
+class FinishRequest(TopicsRequest):
     """Either topics or all that were switched."""
 
     topics: list[TopicName] = Field(default=[], max_length=10_000)
@@ -128,12 +118,6 @@ class FinishRequest(Model):
         description="Delete them at the source. Else they stay there as they are, and no producer can write to them "
         "(max.message.bytes=0).",
     )
-
-    @model_validator(mode="after")
-    def _one_of(self) -> FinishRequest:
-        if bool(self.topics) == self.all:
-            raise ValueError("give either topics or all")
-        return self
 
 
 class Direction(StrEnum):

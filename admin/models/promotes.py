@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pydantic import (
-    Field,
-    model_validator,
-)
+from pydantic import Field
 
-from admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
-from admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
-from admin.base import TopicName
-from admin.models.common import Millis, Model
+from admin.base import DistinctTopicsRequest, Model
+from admin.models.common import Millis
 from admin.models.states import MirrorState, PromotePhase
 from admin.validation_models import Policy, PromoteValidation
 
@@ -60,25 +55,15 @@ class PromoteOptions(Model):
     )
 
 
-class PromoteRequest(Model):
+class PromoteRequest(DistinctTopicsRequest):
     """Either topics or all: an empty list never means everything."""
 
-    topics: list[TopicName] = []
-    all: bool = False
     options: PromoteOptions = PromoteOptions()
     requested_by: str | None = Field(
         default=None,
         max_length=200,
         description="The asker's own words about itself: for the evidence, not checked. The command line says user@host.",
     )
-
-    @model_validator(mode="after")
-    def _one_of(self) -> PromoteRequest:
-        if bool(self.topics) == self.all:
-            raise ValueError("give either topics or all")
-        if len(set(self.topics)) != len(self.topics):
-            raise ValueError("a topic is named twice")
-        return self
 
 
 class PromoteTopic(Model):
@@ -131,11 +116,9 @@ class FailoverPartition(Model):
     reason: str | None = None
 
 
-class FailoverRequest(Model):
+class FailoverRequest(DistinctTopicsRequest):
     """Either topics or all: an empty list never means everything."""
 
-    topics: list[TopicName] = []
-    all: bool = False
     force: bool = Field(default=False, description="Fail over although the source still answers.")
     as_own_topic: bool = Field(
         default=False, description="Needed for mirrors of a link with a prefix, as for a promote."
@@ -144,14 +127,6 @@ class FailoverRequest(Model):
         default=120_000,
         description="Longest time that writes are held before hand-over; then the failover is abandoned.",
     )
-
-    @model_validator(mode="after")
-    def _one_of(self) -> FailoverRequest:
-        if bool(self.topics) == self.all:
-            raise ValueError("give either topics or all")
-        if len(set(self.topics)) != len(self.topics):
-            raise ValueError("a topic is named twice")
-        return self
 
 
 class FailoverPlan(Model):

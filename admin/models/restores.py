@@ -6,11 +6,10 @@ from enum import StrEnum
 
 from pydantic import Field, model_validator
 
-from admin.base import TopicName
-from admin.models.common import Model
+from admin.base import Model, TopicName, TopicsRequest
 
 
-class RestoreRequest(Model):
+class RestoreRequest(TopicsRequest):
     """Either topics or all: an empty list never means everything."""
 
     topics: list[TopicName] = Field(default=[], max_length=10_000)
@@ -29,9 +28,7 @@ class RestoreRequest(Model):
     )
 
     @model_validator(mode="after")
-    def _one_of(self) -> RestoreRequest:
-        if bool(self.topics) == self.all:
-            raise ValueError("give either topics or all")
+    def _force_or_abandon(self) -> RestoreRequest:
         if self.force and self.abandon:
             raise ValueError("abandon needs no force")
         return self

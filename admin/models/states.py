@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 
-from admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
-from admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
-
 
 class MirrorState(StrEnum):
     """State of a mirror partition, of a mirror topic (its worst partition), of a link (its worst mirror)."""

@@ -8,9 +8,8 @@ from pydantic import (
     Field,
 )
 
-from admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
-from admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
-from admin.models.common import Forwarding, Model, Traffic
+from admin.base import Model
+from admin.models.common import Forwarding, Traffic
 from admin.models.fleet import FleetStatus, SidecarStatus
 from admin.models.groups import GroupsStatus
 from admin.models.links import LinkSummary

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from pydantic import Field
 
-from admin.models.common import Model
+from admin.base import Model
 from admin.models.states import MirrorState
 
 
