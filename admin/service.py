@@ -90,12 +90,6 @@ class PreflightFailed(ServiceError):
     status, error_code = 422, 42201
 
 
-class NotSupported(ServiceError):
-    """This version of the service cannot do it at all."""
-
-    status, error_code = 501, 50101
-
-
 class NotReady(ServiceError):
     """The sidecar is starting, stopping or without its lease; the same request may work later."""
 

@@ -103,7 +103,11 @@ async def controller_findings(
                 "clusters, a sidecar cannot join, and the link works without",
             )
         ]
-    operations = int(answer.cluster_authorized_operations)
+    return cluster_rights(answer.cluster_authorized_operations)
+
+
+def cluster_rights(operations: int) -> list[PreflightFinding]:
+    """Those that a broker of the source needs, and that these do not allow."""
     return [
         lacks(operation, "Cluster", "--cluster")
         for operation in (CLUSTER_ACTION, ALTER)

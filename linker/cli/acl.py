@@ -8,14 +8,14 @@ import typer
 
 from linker.cli import acl_tables, tables
 from linker.cli.link import Name
-from linker.cli.options import DEFAULT_URL, AdminUrl, DryRun, Output, TokenFile, connect
-from linker.cli.output import Format, emit
+from linker.cli.options import Asking, DryRun, asking
 
 app = typer.Typer(help="Rights, quotas and users of a link's clients at both clusters.", no_args_is_help=True)
 
 
-@app.command("diff")
+@asking(app, "diff")
 def diff(
+    ask: Asking,
     link: Name,
     apply: Annotated[
         bool,
@@ -29,19 +29,16 @@ def diff(
         bool, typer.Option("--quotas/--no-quotas", help="With --apply: copy quotas, too.")
     ] = True,
     dry_run: DryRun = False,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
 ) -> None:
     """Compare ACLs, client quotas and SCRAM users of source and target; exit code 1 if something is missing or not known."""
     from admin.models import ApplyAccessRequest
 
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         if apply:
             result = client.apply_access(link, ApplyAccessRequest(quotas=quotas), dry_run=dry_run)
-            emit(result, output, lambda: tables.change(result))
+            ask.show(result, tables.change)
             return
         found = client.describe_access(link)
-    emit(found, output, lambda: acl_tables.access(found))
+    ask.show(found, acl_tables.access)
     if acl_tables.incomplete(found):
         raise typer.Exit(1)

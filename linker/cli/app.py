@@ -92,7 +92,7 @@ def demo(context: typer.Context) -> None:
     raise typer.Exit(scenario.main(context.args))
 
 
-app.command("apply")(apply.apply)
+asking(app, "apply")(apply.apply)
 app.command("export")(apply.export)
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from linker.cli import tables
-from linker.cli.options import DEFAULT_URL, AdminUrl, Output, TokenFile, can_ask, confirm, connect, usage
-from linker.cli.output import Format, complain, emit, note, prose
+from linker.cli.options import DEFAULT_URL, AdminUrl, Asking, TokenFile, can_ask, confirm, connect, usage
+from linker.cli.output import complain, note, prose
 
 if TYPE_CHECKING:
     from admin.client import AdminClient
@@ -22,6 +22,7 @@ CHANGES_TO_MAKE = 3
 
 
 def apply(
+    ask: Asking,
     file: Annotated[
         str, typer.Option("--file", "-f", metavar="FILE", help="The link file; - reads standard input.")
     ],
@@ -43,9 +44,6 @@ def apply(
             help="Check everything, say what would be done, change nothing; exit code 3 if there are changes to make.",
         ),
     ] = False,
-    output: Output = Format.TABLE,
-    admin_url: AdminUrl = DEFAULT_URL,
-    token_file: TokenFile = None,
 ) -> None:
     """Make links and mirrors as a file has them; what is so already stays as it is.
 
@@ -56,13 +54,13 @@ def apply(
     from linker.cli.link_plan import StepKind, compare_links
 
     wanted = _read(file)
-    with connect(admin_url, token_file) as client:
+    with ask.client() as client:
         steps = compare_links(wanted, _seen(client, wanted), delete_missing=delete_missing)
         deleted = [one for one in steps if one.kind in (StepKind.DELETE_MIRROR, StepKind.DELETE_LINK)]
         if deleted and not (dry_run or yes):
             _ask(client, deleted, from_stdin=file == "-")
         applied = carry_out(client, steps, dry_run=dry_run)
-    emit(applied, output, lambda: _text(applied))
+    ask.show(applied, _text)
     if applied.failed:
         complain(
             f"{applied.failed} of {len(applied.steps)} steps failed, were refused or are in conflict with the file"
@@ -101,7 +99,18 @@ def export(
 
 
 def _read(file: str) -> LinkFile:
-    from linker.cli.link_file import MAX_FILE_BYTES, LinkFileError, parse_links
+    from linker.cli.link_file import LinkFileError, parse_links
+
+    name, text = read_text(file)
+    try:
+        return parse_links(text)
+    except LinkFileError as error:
+        bad_file(f"{name}: {error}")
+
+
+def read_text(file: str) -> tuple[str, str]:
+    """The name that people know a file by, and its text; - is standard input. Exit code 2 if there is none."""
+    from linker.cli.link_file import MAX_FILE_BYTES
 
     name = "standard input" if file == "-" else file
     try:
@@ -110,13 +119,14 @@ def _read(file: str) -> LinkFile:
         else:
             with Path(file).open("rb") as opened:
                 raw = opened.read(MAX_FILE_BYTES + 1)
-        return parse_links(raw.decode("utf-8-sig"))
-    except LinkFileError as error:
-        bad_file(f"{name}: {error}")
+        text = raw.decode("utf-8-sig")
     except OSError as error:
         bad_file(f"cannot read {name}: {error.strerror or error}")
     except UnicodeDecodeError:
         bad_file(f"{name} is not UTF-8 text")
+    if len(raw) > MAX_FILE_BYTES:
+        bad_file(f"{name} is larger than {MAX_FILE_BYTES} bytes")
+    return name, text
 
 
 def bad_file(problem: str) -> NoReturn:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linker.cli.apply import bad_file
+from linker.cli.apply import bad_file, read_text
 from linker.cli.options import usage
 from linker.cli.output import one_line
 
@@ -53,8 +52,8 @@ def mm2(
     from linker.cli.link_export import links_text
     from linker.cli.mirrormaker import MirrorMakerError, entry_for, flows_of
 
-    name = "standard input" if file == "-" else file
-    properties = _properties(file, name)
+    name, text = read_text(file)
+    properties = _properties(text, name)
     try:
         flows = [one for one in flows_of(properties) if target in (None, one.target)]
         targets = sorted({one.target for one in flows})
@@ -103,23 +102,9 @@ def _first_line(error: ValueError) -> str:
     return f"{'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}"
 
 
-def _properties(file: str, name: str) -> dict[str, str]:
+def _properties(text: str, name: str) -> dict[str, str]:
     from linker.cli.java_properties import java_properties
-    from linker.cli.link_file import MAX_FILE_BYTES
 
-    try:
-        if file == "-":
-            raw = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
-        else:
-            with Path(file).open("rb") as opened:
-                raw = opened.read(MAX_FILE_BYTES + 1)
-        text = raw.decode("utf-8-sig")
-    except OSError as error:
-        bad_file(f"cannot read {name}: {error.strerror or error}")
-    except UnicodeDecodeError:
-        bad_file(f"{name} is not UTF-8 text")
-    if len(raw) > MAX_FILE_BYTES:
-        bad_file(f"{name} is larger than {MAX_FILE_BYTES} bytes")
     if not text.lstrip().startswith("{"):
         return java_properties(text)
     try:
@@ -127,8 +112,4 @@ def _properties(file: str, name: str) -> dict[str, str]:
         told = document.get("config", document)
         return {str(key): str(value) for key, value in told.items()}
     except (ValueError, AttributeError, RecursionError) as error:
-        bad_file(f"{name} is neither properties nor a connector's JSON: {_first_line_of(error)}")
-
-
-def _first_line_of(error: Exception) -> str:
-    return one_line(str(error))[:200]
+        bad_file(f"{name} is neither properties nor a connector's JSON: {one_line(str(error))[:200]}")

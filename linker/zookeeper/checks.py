@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from linker.checks.preflight import ALTER, CLUSTER_ACTION, PreflightFinding, allowed
-from linker.checks.source_membership import TIMEOUT, fatal, lacks
+from linker.checks.preflight import PreflightFinding
+from linker.checks.source_membership import TIMEOUT, cluster_rights, fatal
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError, UnsupportedApi
 
@@ -36,9 +36,4 @@ async def zookeeper_findings(source: Cluster, connect: str) -> list[PreflightFin
         return [fatal(f"the source's brokers are too old: {error}", "use the link without")]
     except LinkerError as error:
         return [fatal(f"the source's brokers are not reached: {error}", None)]
-    operations = int(answer.cluster_authorized_operations)
-    return [
-        lacks(operation, "Cluster", "--cluster")
-        for operation in (CLUSTER_ACTION, ALTER)
-        if not allowed(operations, operation)
-    ]
+    return cluster_rights(answer.cluster_authorized_operations)

@@ -71,7 +71,6 @@ from admin.service import (
     LinkNotFound,
     MirrorNotFound,
     NameTaken,
-    NotSupported,
     PromoteNotFound,
     SidecarNotFound,
     SourceTopicNotFound,
@@ -323,14 +322,14 @@ class MemoryService(MemoryGroups):
     async def resume_mirror(self, link: str, topic: str, *, restart: bool, dry_run: bool) -> ChangeResult:
         await self._enter()
         self._mirror(link, topic)
-        raise NotSupported("this version cannot resume a mirror")
+        raise IllegalState("this service cannot resume a mirror")
 
     async def repair_mirror(
         self, link: str, topic: str, *, drop_target_records: bool, dry_run: bool
     ) -> ChangeResult:
         await self._enter()
         self._mirror(link, topic)
-        raise NotSupported("this version cannot repair a mirror")
+        raise IllegalState("this service cannot repair a mirror")
 
     async def reassign_mirrors(self, link: str, request: ReassignRequest, *, dry_run: bool) -> ChangeResult:
         await self._enter()

@@ -107,7 +107,7 @@ def test_a_misspelt_dry_run_is_refused(http: httpx.Client, api: Running, query: 
         ("POST", "/v1/sidecars/999:leave", 40404),
         ("POST", "/v1/sidecars/900:leave", 40902),
         ("DELETE", "/v1/links/a", 40902),
-        ("POST", "/v1/links/a/mirrors/orders:resume", 50101),
+        ("POST", "/v1/links/a/mirrors/orders:resume", 40902),
         ("GET", "/v1/nothing", 40400),
         ("PUT", "/v1/links", 40500),
         ("GET", "/v1/links/with%20space", 40001),
