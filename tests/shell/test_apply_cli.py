@@ -203,7 +203,7 @@ def test_standard_input_and_files_that_cannot_be_used(
     assert (unasked.code, "give --yes" in unasked.err) == (2, True)
     for raw, line in {
         b"\xff": "standard input is not UTF-8 text",
-        b"#" * (2 << 20): "standard input: it is larger than 1048576 bytes",
+        b"#" * (2 << 20): "standard input is larger than 1048576 bytes",
         b"links: {": "standard input: line 1: not valid YAML: expected the node content, but found '<stream end>'",
     }.items():
         given(raw)
