@@ -10,26 +10,24 @@ from collections.abc import Iterable
 from functools import partial
 
 from tests.sim.mutations import MUTATIONS, mutated
-from tests.sim.story import Told, tell
+from tests.sim.story import Kind, Told, tell
 
 #: Seeds within which every mutation has to be noticed.
 MOST_SEEDS = 1500
 _PROGRESS = 50
 
 
-def tell_mutated(
-    seed: int, mutation: str | None = None, ignore: str = "", switching: bool | None = None
-) -> Told:
+def tell_mutated(seed: int, mutation: str | None = None, ignore: str = "", kind: Kind | None = None) -> Told:
     with mutated(mutation):
-        return tell(seed, ignore=ignore, switching=switching)
+        return tell(seed, ignore=ignore, kind=kind)
 
 
 def first_caught(name: str, seeds: Iterable[int], ignore: str = "") -> Told | None:
     """The first story in which the missing rule shows: with the rule, it holds."""
-    switching = MUTATIONS[name].switching
+    kind = MUTATIONS[name].kind
     for seed in seeds:
-        told = tell_mutated(seed, name, ignore, switching)
-        if told.broken and not tell(seed, ignore=ignore, switching=switching).broken:
+        told = tell_mutated(seed, name, ignore, kind)
+        if told.broken and not tell(seed, ignore=ignore, kind=kind).broken:
             return told
     return None
 
@@ -68,17 +66,17 @@ def main() -> int:
     parser.add_argument("--ignore", default="", help="letters of invariants that are not judged")
     parser.add_argument(
         "--stories",
-        choices=("both", "promote", "switch"),
+        choices=("both", *Kind),
         default="both",
-        help="of which kind; both: most are promotes, every eighth is a switch",
+        help="of which kind; both: most are promotes, every eighth is a switch, with an ambush in half of them",
     )
     parser.add_argument("--mutations", action="store_true", help="the table of all rules")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     if options.mutations:
         return _mutations(MOST_SEEDS, options.processes)
-    switching = {"both": None, "promote": False, "switch": True}[options.stories]
-    run = partial(tell_mutated, mutation=options.mutate, ignore=options.ignore, switching=switching)
+    kind = None if options.stories == "both" else Kind(options.stories)
+    run = partial(tell_mutated, mutation=options.mutate, ignore=options.ignore, kind=kind)
     if options.seed is not None:
         told = run(options.seed)
         _show(told)
@@ -105,8 +103,8 @@ def main() -> int:
         + (f"broken by seeds {broken}" if broken else "every invariant held")
     )
     if broken:
-        kind = "" if switching is None else f" --stories {options.stories}"
-        print(f"again: python -m tests.sim --seed {broken[0]}{kind}")
+        stories = "" if kind is None else f" --stories {kind}"
+        print(f"again: python -m tests.sim --seed {broken[0]}{stories}")
     return bool(broken)
 
 

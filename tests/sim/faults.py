@@ -313,7 +313,7 @@ class Faults:
         tp = self.rng.choice(self.world.tps)
         replicas = tuple(self.rng.sample(REAL, self.rng.choice([1, 2, 2, 2])))
         head = self._head()
-        if self.world.owned(tp):
+        if self.world.owned(tp) or self.world.ambushed:
             return
         if head is not None and self.rng.random() < 0.5:
             self.world.note(f"{tp} is to be moved to {replicas}")

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from fetcher.followed import InSyncState
+from fetcher.in_sync import InSyncFollower
+from linker.links.source_sync import SourceSync
 from tests.sim.replicas import common
 from wire.errors import LinkerError, LocalProtocolError
 from wire.frames.types import TopicPartition
@@ -117,7 +119,7 @@ class Follower:
         if copy is None:
             return False
         must = list(place.sync.must_hold(copy))  # type: ignore[arg-type]
-        if found.end is not None and place.held_by(tp, must, found.end):
+        if found.end is not None and self._safe(copy, found.end):
             found.told = found.end
             place.world.frozen(tp, found.end, found.fed)
         if place.sync.led_by_us(tp):
@@ -136,10 +138,18 @@ class Follower:
         if found.fed is None and not self._begin(tp, found, must):
             return False
         assert found.fed is not None
-        if not place.held_by(tp, must, len(found.fed)):
+        if not self._safe(copy, len(found.fed)):
             return False  # not told, and so not asked either
         found.told = len(found.fed)
-        return await self._fetch(tp, found, int(leader.node), must)  # type: ignore[call-overload]
+        return await self._fetch(tp, found, copy, int(leader.node))  # type: ignore[call-overload]
+
+    @property
+    def _ports(self) -> SourceSync:
+        return self._place.sync
+
+    def _safe(self, copy: Copy, offset: int) -> bool:
+        """The product's rule."""
+        return InSyncFollower._safe(cast(Any, self), cast(Any, copy), offset)
 
     def _begin(self, tp: TopicPartition, found: _Followed, must: list[int]) -> bool:
         """Where the slowest replica is."""
@@ -148,6 +158,8 @@ class Follower:
             return False
         slowest = min(must, key=lambda broker: self._place.position(tp, broker))
         found.fed = list(self._place.cluster.replicas.logs[tp][slowest][: min(offsets)])
+        assert found.copy is not None
+        found.copy.took(found.fed, 0)
         return True
 
     def _find_end(self, tp: TopicPartition, found: _Followed, must: list[int]) -> None:
@@ -159,7 +171,7 @@ class Follower:
         found.end = offsets[most]
         found.fed = list(self._place.cluster.replicas.logs[tp][most][: found.end])
 
-    async def _fetch(self, tp: TopicPartition, found: _Followed, leader: int, must: list[int]) -> bool:
+    async def _fetch(self, tp: TopicPartition, found: _Followed, copy: Copy, leader: int) -> bool:
         place, fed = self._place, found.fed
         owner, network = place.owner, place.world.network
         assert fed is not None
@@ -182,7 +194,9 @@ class Follower:
             return False
         if same < offset:
             del fed[same:]
+            copy.truncate(same)
             place.forget_positions(tp)  # until each was seen below that place
+        copy.took(news, len(fed))
         fed += news
         if news:
             place.cluster.replicas.news(tp)

@@ -30,6 +30,7 @@ from linker.switch import take_over as switching
 from tests.controller.memory_store import MemoryStore
 from tests.sim.sidecar import ProcessLease
 from tests.sim.store import StoreServer
+from tests.sim.story import Kind
 from wire.client.waiting import until_set
 from wire.frames.types import TopicPartition
 
@@ -41,7 +42,7 @@ class Mutation:
     name: str
     what: str
     patches: Callable[[], list[Patch]]
-    switching: bool = False  # which stories miss it
+    kind: Kind | None = None  # of the stories that miss it
 
 
 def _lease_check_off() -> list[Patch]:
@@ -266,10 +267,16 @@ MUTATIONS: Mapping[str, Mutation] = {
         Mutation("fences-late", "a welcome's fences come after the first renewal", _fences_after_renewal),
         Mutation("bye-renewed", "a lease that was given back is renewed", _given_up_is_renewed),
         Mutation("lease-from-answer", "the lease runs from the answer", _lease_from_the_answer),
-        Mutation("one-replica-in-sync", "in sync, one replica is enough", _one_replica_is_enough, True),
-        Mutation("led-is-taken", "a leader is enough, whoever is in the ISR", _leading_is_enough, True),
-        Mutation("unclean-elections", "what is taken over may be elected unclean", _unclean_elections, True),
-        Mutation("lease-off-both", "no lease is looked at, at either side", _lease_check_off, True),
+        Mutation(
+            "one-replica-in-sync", "in sync, one replica is enough", _one_replica_is_enough, Kind.SWITCH
+        ),
+        Mutation(
+            "led-is-taken", "a leader is enough, whoever is in the ISR", _leading_is_enough, Kind.SWITCH
+        ),
+        Mutation(
+            "unclean-elections", "what is taken over may be elected unclean", _unclean_elections, Kind.SWITCH
+        ),
+        Mutation("lease-off-both", "no lease is looked at, at either side", _lease_check_off, Kind.SWITCH),
     )
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Any, cast
 from controller.judge.alignment import ReplicaPosition, SourceEnd
 from controller.phases import LED_ELSEWHERE, SWITCHING
 from controller.state import MirrorPartition
+from fetcher.epochs import EpochHistory, EpochNoted
 from fleet.progress import CopyReport, FleetProgress, FollowerReport
 from linker.fleet.hand_overs import HandOvers, Leading
 from linker.fleet.ports import ClusterPorts, StateFences
+from linker.links.source_events import SourceEvents
 from linker.links.source_sync import SourceSync
 from linker.links.switching import LinkSwitch
 from linker.promote.taken_source import TakenSource
@@ -39,6 +42,10 @@ class Copy:
         self.link = place.link
         self.partition = tp.partition
         self.ended: int | None = None
+        self.untruncated: dict[int, int] = {}
+        state = place.state(tp)
+        self._epochs = EpochHistory(() if state is None else state.source_epochs)
+        self.epochs_unwritten = False
 
     @property
     def topic_id(self) -> bytes:
@@ -54,6 +61,31 @@ class Copy:
     def high_watermark(self) -> int:
         committed = self._place.owner.replicas.committed[self.tp]
         return committed if self.ended is None else max(committed, self.ended)
+
+    @property
+    def source_epochs(self) -> tuple[tuple[int, int], ...]:
+        return self._epochs.entries
+
+    def took(self, records: Sequence[str], offset: int) -> None:
+        """These were read of the owner's leader, from an offset on."""
+        of = self._place.owner.replicas.epochs[self.tp]
+        for at, record in enumerate(records, offset):
+            epoch = of.get(record, -1)
+            if epoch > self._epochs.before(at) and self._epochs.note(epoch, at) is not EpochNoted.KNOWN:
+                self.epochs_unwritten = True
+                self._place.events.source_epoch(self.tp, epoch, at)
+
+    def truncate(self, offset: int) -> None:
+        self._epochs.truncate(offset)
+        self.epochs_unwritten = True
+        self._place.events.truncation_seen(self.tp, offset, ())
+
+    def epochs_written(self, entries: tuple[tuple[int, int], ...]) -> None:
+        if entries == self._epochs.entries:
+            self.epochs_unwritten = False
+
+    def held_by(self, replicas: Collection[int], offset: int) -> bool:
+        return self._place.held_by(self.tp, replicas, offset)
 
     def note_answer(self, end: int, _stable: int, _start: int) -> None:
         self.ended = end
@@ -105,6 +137,7 @@ class Place:
         #: What followers of ours asked for last, by partition and leader epoch.
         self._positions: dict[tuple[TopicPartition, int], dict[int, tuple[int, int]]] = {}
         self.copies: dict[TopicPartition, Copy] = {}
+        self.events = SourceEvents(link, sidecar.shared, cast(Any, self.copies.get))
         self.there: Place
         self.sync: SourceSync
         self.switch: LinkSwitch
@@ -148,6 +181,7 @@ class Place:
         shared.listeners.add(self.switch.on_records)
         self.seen.metadata.subscribe(lambda _image, _topics: self._look())
         self.process.spawn(self.sync.run())
+        self.process.spawn(self.events.run())
 
     def progress(self) -> FleetProgress | None:
         """On the link controller."""
@@ -209,7 +243,10 @@ class Place:
         if not self.process.runs or not self.leads(tp) or state is None:
             return None
         if state.phase in SWITCHING:
-            return None if state.taken is None else self._taken(tp, state.taken.end)
+            if state.taken is None:
+                return None
+            newest = max((epoch for epoch, _ in state.taken.epochs), default=-1)
+            return replace(self._taken(tp, state.taken.end), newest=newest)
         fed = self.sync.follower.fed(tp) if self.world.switching else None  # type: ignore[attr-defined]
         if fed is not None:
             return Served(fed, len(fed), cut=False)
@@ -219,10 +256,9 @@ class Place:
         other = self.there.state(tp) if self.world.switching else None
         return None if other is None or other.taken is None else self._taken(tp, other.taken.end)
 
-    def _taken(self, tp: TopicPartition, end: int) -> Served | None:
+    def _taken(self, tp: TopicPartition, end: int) -> Served:
         """The link brokers lead in the other cluster, or here: the log ends where it was taken over."""
-        log = self.world.taken.get((tp, end))
-        return None if log is None else Served(log, end, cut=True)
+        return Served(self.world.taken.get((tp, end)), end, cut=True)
 
     def fetched(self, tp: TopicPartition, broker: int, offset: int, epoch: int) -> None:
         self._positions.setdefault((tp, self.view(tp).leader_epoch), {})[broker] = (offset, epoch)

@@ -43,11 +43,14 @@ class Led:
 
 @dataclass(frozen=True)
 class Served:
-    """Of a log that a link broker serves. `cut`: what a follower has behind its end is not of this log."""
+    """Of a log that a link broker serves. `cut`: what a follower has behind its end is not of this log. `newest`: of the
+    leader epochs that are written down, where these alone tell where logs part; it is judged that nothing is committed
+    beyond, and the rest stays here: of a log that a new process has found the end of, no broker would ever have it all."""
 
-    log: list[str]
+    log: list[str] | None  # None: nobody has all of it
     end: int
     cut: bool
+    newest: int | None = None
 
 
 class Replicas:
@@ -59,10 +62,13 @@ class Replicas:
         self.logs: dict[TopicPartition, dict[int, list[str]]] = {
             tp: {broker: [] for broker in cluster.real} for tp in self.world.tps
         }
+        #: Of each record that a broker of this cluster took as leader, the leader epoch.
+        self.epochs: dict[TopicPartition, dict[str, int]] = {tp: {} for tp in self.world.tps}
         self.committed: dict[TopicPartition, int] = dict.fromkeys(self.world.tps, 0)
         self.led: dict[TopicPartition, Led] = {tp: Led(-1) for tp in self.world.tps}
         self.down: set[int] = set()
         self.lazy: dict[int, float] = {}  # followers that do not fetch before this time
+        self.spared_until = 0.0  # nobody else has all of what these brokers have
 
     def start(self) -> None:
         for broker in self.cluster.real:
@@ -123,6 +129,7 @@ class Replicas:
         end = log.index(record) + 1 if record in log else len(log) + 1
         if end > len(log):
             log.append(record)
+            self.epochs[tp].setdefault(record, partition.leader_epoch)
             for follower in partition.replicas:
                 self._soon(tp, follower)
         self.led[tp].waiting.append((end, done))
@@ -211,22 +218,37 @@ class Replicas:
             if sidecar.leads(self.cluster, tp):  # it has nothing, but hears who asks
                 sidecar.fetched(self.cluster, tp, broker, len(log), self.cluster.kraft.brokers[broker].epoch)
             return
-        same = common(log, served.log)
-        if same < min(len(log), served.end) or (served.cut and len(log) > served.end):
-            del log[min(same, served.end) :]
-        sidecar.fetched(self.cluster, tp, broker, len(log), self.cluster.kraft.brokers[broker].epoch)
-        news = served.log[len(log) : served.end]
+        keep = len(log)
+        if served.log is not None and (same := common(log, served.log)) < min(keep, served.end):
+            keep = same
+        if served.cut:
+            keep = min(keep, served.end)
+        known = self._known(tp, log[:keep], served.newest)
+        if known < len(log):
+            self.world.truncated(self.cluster, tp, broker, log, known)
+        del log[keep:]
+        sidecar.fetched(self.cluster, tp, broker, keep, self.cluster.kraft.brokers[broker].epoch)
+        if served.log is None:
+            return
+        news = served.log[keep : served.end]
         log += news
         if news and self.world.switching:
             self._soon(tp, broker)
+
+    def _known(self, tp: TopicPartition, log: list[str], newest: int | None) -> int:
+        """Where the records begin whose leader epoch is not written down. Copies have epochs that always are."""
+        epochs, known = self.epochs[tp], len(log)
+        while newest is not None and known and epochs.get(log[known - 1], -1) > newest:
+            known -= 1
+        return known
 
     # What goes wrong.
 
     def stop(self, broker: int, seconds: float, *, unclean: bool) -> None:
         """A broker dies. Unclean: with the end of its logs, which only one may lose that is in no ISR."""
-        if broker in self.down or (
-            unclean and any(broker in p.isr for p in self.cluster.kraft.partitions.values())
-        ):
+        if broker in self.down or self.world.loop.time() < self.spared_until:
+            return
+        if unclean and any(broker in p.isr for p in self.cluster.kraft.partitions.values()):
             return
         self.down.add(broker)
         for tp in self.world.tps if unclean else ():

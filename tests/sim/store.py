@@ -119,6 +119,10 @@ class StoreServer:
                 self.world.broken(f"b: version of {operation.path} fell from {old[1]} to {new[1]}")
             if isinstance(operation, Put) and operation.path.endswith("/state"):
                 self._judge(None if old is None else json.loads(old[0]), operation.value, by)  # type: ignore[arg-type]
+        if self.world.stepped is not None:
+            for operation in operations:
+                if operation.path.endswith("/state"):
+                    self.world.stepped(operation.value if isinstance(operation, Put) else None)
 
     def _judge(self, old: Mapping[str, Any] | None, new: Mapping[str, Any], by: str) -> None:
         self.world.note(

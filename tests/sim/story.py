@@ -10,12 +10,14 @@ import random
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from controller.image import ControllerImage
 from controller.phases import PROMOTING, Phase
 from fleet.link_controller import LinkController
 from fleet.roster import Roster
+from tests.sim.ambush import Ambush
 from tests.sim.cluster import REAL, Cluster
 from tests.sim.faults import Clients, Faults
 from tests.sim.loop import SimLoop, alive_again
@@ -26,6 +28,14 @@ from wire.frames.types import TopicPartition
 _TROUBLE = 22.0  # seconds of faults at most
 _SETTLES = 40.0  # within which everything is as it should be after the last fault
 SWITCHED = 8  # one of so many stories is one of switches: they are longer
+
+
+class Kind(StrEnum):
+    """Of a story."""
+
+    PROMOTE = "promote"
+    SWITCH = "switch"
+    AMBUSH = "ambush"  # a switch, and faults as soon as a step of it is written down
 
 
 @dataclass(frozen=True)
@@ -90,11 +100,14 @@ def not_switched(world: World, image: ControllerImage) -> str | None:
     return None
 
 
-async def _live(world: World) -> None:
+async def _live(world: World, ambush: int | None) -> None:
     faults, clients = Faults(world), Clients(world)
     await world.begin()
     clients.start()
     faults.start()
+    more = Ambush(world, ambush) if ambush is not None else None
+    if more is not None:
+        more.start()
     loop = world.loop
     end = loop.time() + _TROUBLE
     all_over: float | None = None
@@ -104,6 +117,8 @@ async def _live(world: World) -> None:
             all_over = all_over or loop.time()
             if loop.time() > all_over + 4.0:
                 break
+    if more is not None:
+        more.peace()
     faults.peace()
     await _settle(world, loop.time())
     # And everything can be handed over in the end.
@@ -206,17 +221,23 @@ def listeners_in_order() -> Iterator[None]:
         LinkController.__init__, Roster.__init__ = of_controller, of_roster  # type: ignore[method-assign]
 
 
-def tell(seed: int, *, ignore: str = "", switching: bool | None = None) -> Told:
-    """Run the story of a seed. `switching`: of a topic that is switched; None: as the seed has it."""
-    if switching is None:
-        switching = seed % SWITCHED == SWITCHED - 1
+def kind_of(seed: int) -> Kind:
+    """Of the story that a seed has where no kind is asked for."""
+    if seed % SWITCHED != SWITCHED - 1:
+        return Kind.PROMOTE
+    return Kind.SWITCH if seed % (2 * SWITCHED) < SWITCHED else Kind.AMBUSH
+
+
+def tell(seed: int, *, ignore: str = "", kind: Kind | None = None) -> Told:
+    """Run the story of a seed."""
+    kind = kind or kind_of(seed)
     logging.disable(logging.CRITICAL)
     random.seed(seed)
     loop = SimLoop()
     asyncio.set_event_loop(loop)
     try:
         with listeners_in_order(), partitions_in_order(), simulated_time(loop):
-            world = World(loop, seed, ignore=ignore, switching=switching)
+            world = World(loop, seed, ignore=ignore, switching=kind is not Kind.PROMOTE)
 
             def unexpected(_: object, context: dict[str, Any]) -> None:
                 error = context.get("exception")
@@ -224,7 +245,7 @@ def tell(seed: int, *, ignore: str = "", switching: bool | None = None) -> Told:
 
             loop.set_exception_handler(unexpected)
             try:
-                loop.run_until_complete(_live(world))
+                loop.run_until_complete(_live(world, seed if kind is Kind.AMBUSH else None))
             except Exception as error:
                 world.broken(f"x: {error!r}")
             seconds, events = loop.time(), loop.events

@@ -10,7 +10,7 @@ import pytest
 
 from tests.sim.__main__ import first_caught
 from tests.sim.mutations import MUTATIONS
-from tests.sim.story import tell
+from tests.sim.story import Kind, tell
 
 #: Seeds that noticed it, the likely ones first. Any change of the product moves them, so others are tried too.
 LIKELY = {
@@ -50,7 +50,7 @@ def test_stories(first: int) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [11, 58, 61, 79, 102, 128])
 def test_switches_that_did_not_settle_once(seed: int) -> None:
-    told = tell(seed, switching=True)
+    told = tell(seed, kind=Kind.SWITCH)
     if told.broken is not None:
         pytest.fail("\n".join([*told.broken.trace[-60:], f"seed {seed}: {told.broken}"]))
     assert told.handed_over
@@ -81,4 +81,4 @@ def test_a_rule_that_is_taken_out_is_missed(name: str) -> None:
     assert told is not None
     assert told.broken is not None
     assert told.broken.what[0] in "abcdefghi"
-    assert tell(told.seed, switching=MUTATIONS[name].switching).broken is None
+    assert tell(told.seed, kind=MUTATIONS[name].kind).broken is None

@@ -17,8 +17,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from controller import keys
 from controller.decide.reverse import create_reverse
@@ -30,6 +31,7 @@ from tests.sim.cluster import KRAFT, MIN_INSYNC, SOURCE, UNCLEAN, Cluster
 from tests.sim.loop import Process, SimLoop
 from tests.sim.network import Network
 from tests.sim.place import Place
+from tests.sim.replicas import common
 from tests.sim.seen import Metadata
 from tests.sim.sidecar import BACK, LINK, Sidecar, first_identity
 from tests.sim.store import StoreClient, StoreServer
@@ -91,6 +93,11 @@ class World:
         self.rng_carried = random.Random(rng.random())
         self.acks = 0
         self.carries = 0
+        #: Nobody moves replicas then: where the log ends that a link broker has come to lead alone, it judges by the
+        #: replicas that are to have the records, not by those that have them.
+        self.ambushed = False
+        #: Told of each state of a partition that is written, or None when one is removed.
+        self.stepped: Callable[[Mapping[str, Any] | None], None] | None = None
         self.last_ack: dict[TopicPartition, float] = dict.fromkeys(self.tps, 0.0)
 
     # Who is there.
@@ -252,6 +259,13 @@ class World:
         """One of the cluster's own brokers leads."""
         if cluster is self.owner[tp] and log[: len(self.truth[tp])] != self.truth[tp]:
             self.broken(f"h: {cluster.name} elects a leader of {tp} without what was committed")
+
+    def truncated(self, cluster: Cluster, tp: TopicPartition, broker: int, log: list[str], keep: int) -> None:
+        """A link broker has told one of the cluster's own brokers that its log parts from it there."""
+        if cluster is self.owner[tp] and keep < (most := common(log, self.truth[tp])):
+            self.broken(
+                f"h: broker {broker} truncates {tp} to {keep}, and {most} records of its log are committed"
+            )
 
     def frozen(self, tp: TopicPartition, end: int, log: list[str] | None) -> None:
         """A link broker has followed to the end of what it may lead, and each replica of the mirror has it."""
