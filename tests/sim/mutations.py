@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from controller import keys
@@ -17,6 +17,8 @@ from controller.operations import Delete, Operation, Put
 from controller.plan import taken_configs
 from controller.plan.taken_configs import TAKEN_CONFIGS
 from controller.plan.topic_configs import UNCLEAN
+from controller.state import MirrorPartition
+from fetcher.in_sync import InSyncFollower
 from fleet import messages as m
 from fleet.commands import Commands, FleetIncomplete
 from fleet.fleet_controller import FleetController
@@ -232,6 +234,15 @@ def _one_replica_is_enough() -> list[Patch]:
     return [(SourceSync, "must_hold", must_hold)]
 
 
+def _epochs_unwritten() -> list[Patch]:
+    """An in-sync follower tells a position although leader epochs below it are not written down."""
+
+    def safe(self: InSyncFollower, copy: Any, offset: int) -> bool:
+        return bool(copy.held_by(self._ports.must_hold(copy), offset))
+
+    return [(InSyncFollower, "_safe", safe)]
+
+
 def _leading_is_enough() -> list[Patch]:
     """A partition counts as taken over as soon as a link broker leads it."""
     return [(take_over, "held_by_link", lambda partition, link_brokers: partition.leader in link_brokers)]
@@ -248,6 +259,24 @@ def _unclean_elections() -> list[Patch]:
         (taken_configs, "TAKEN_CONFIGS", taken),
         (taken_configs, "FORCED", forced),
     ]
+
+
+def _ends_forgotten_early() -> list[Patch]:
+    """Giving back begins with what was written down of the ends forgotten."""
+    original = give_backs.give_back
+
+    def give_back(image: Any, link: str, topics: Collection[str], now: int) -> list[Any]:
+        return [
+            replace(record, taken=None, session_epoch=-1) if isinstance(record, MirrorPartition) else record
+            for record in original(image, link, topics, now)
+        ]
+
+    return [(give_backs, "give_back", give_back)]
+
+
+def _back_to_anybody() -> list[Patch]:
+    """A partition is given back to any broker that is alive, whatever it lacks."""
+    return [(take_over, "_stands_at", lambda image, broker, position, end: True)]
 
 
 MUTATIONS: Mapping[str, Mutation] = {
@@ -271,11 +300,19 @@ MUTATIONS: Mapping[str, Mutation] = {
             "one-replica-in-sync", "in sync, one replica is enough", _one_replica_is_enough, Kind.SWITCH
         ),
         Mutation(
+            "epochs-unwritten",
+            "a position is told before the leader epochs below it are written down",
+            _epochs_unwritten,
+            Kind.AMBUSH,
+        ),
+        Mutation(
             "led-is-taken", "a leader is enough, whoever is in the ISR", _leading_is_enough, Kind.SWITCH
         ),
         Mutation(
             "unclean-elections", "what is taken over may be elected unclean", _unclean_elections, Kind.SWITCH
         ),
+        Mutation("ends-forgotten", "giving back begins without the ends", _ends_forgotten_early, Kind.AMBUSH),
+        Mutation("back-to-anybody", "given back to whom records are missing", _back_to_anybody, Kind.AMBUSH),
         Mutation("lease-off-both", "no lease is looked at, at either side", _lease_check_off, Kind.SWITCH),
     )
 }

@@ -26,9 +26,12 @@ LIKELY = {
     "fences-late": 2,
     "bye-renewed": 16,
     "lease-from-answer": 8,
-    "one-replica-in-sync": 0,
+    "one-replica-in-sync": 1,
+    "epochs-unwritten": 23,
     "led-is-taken": 0,
     "unclean-elections": 1,
+    "ends-forgotten": 35,
+    "back-to-anybody": 3,
     "lease-off-both": 0,
 }
 _MOST = 250
