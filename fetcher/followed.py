@@ -38,6 +38,11 @@ class InSyncPorts(Protocol):
 
     def must_hold(self, copy: PartitionCopy) -> Collection[int]:
         """The replicas at the target without which nothing is acknowledged."""
+        ...
+
+    def must_tell(self, copy: PartitionCopy) -> Collection[int]:
+        """The replicas that have to be heard of before it is known where a log ends that a new process leads."""
+        ...
 
 
 class InSyncState(NamedTuple):

@@ -154,7 +154,7 @@ class InSyncFollower:
                 self._find_end(followed, copy)
 
     def _find_end(self, followed: Followed, copy: PartitionCopy) -> None:
-        end = replicas_end(copy, self._ports.must_hold(copy))
+        end = replicas_end(copy, self._ports.must_tell(copy))
         followed.reason = "this broker leads it at the source"
         if end is None:
             followed.reason += "; not all replicas at the target have asked yet"

@@ -162,24 +162,28 @@ class SourceSync:
     def must_hold(self, copy: PartitionCopy) -> Collection[int]:
         """Those that a reassignment takes out count until they are out: one that comes in their place may have nothing yet,
         and they alone have what the source was told of."""
-        image = self._target.image
-        brokers, replicas = image.brokers, copy.spec.target_replicas
-        partition = image.partition(copy.spec.topic_id, copy.spec.partition)
-        if partition is not None and partition.removing:
-            ours = self._link_brokers_at_target()
-            replicas = tuple(dict.fromkeys([*replicas, *(b for b in partition.removing if b not in ours)]))
+        brokers = self._target.image.brokers
         return [
             replica
-            for replica in replicas
+            for replica in dict.fromkeys([*copy.spec.target_replicas, *self._taken_out(copy)])
             if (broker := brokers.get(replica)) is not None
             and not broker.fenced
             and not broker.in_controlled_shutdown
         ]
 
-    def _link_brokers_at_target(self) -> set[int | None]:
+    def must_tell(self, copy: PartitionCopy) -> Collection[int]:
+        """Those that a reassignment takes out have to be heard of, away or not: whoever comes in their place cannot tell."""
+        return tuple(dict.fromkeys([*self.must_hold(copy), *self._taken_out(copy)]))
+
+    def _taken_out(self, copy: PartitionCopy) -> Collection[int]:
+        """Real brokers of the target that a reassignment of the mirror takes out."""
+        partition = self._target.image.partition(copy.spec.topic_id, copy.spec.partition)
+        if partition is None or not partition.removing:
+            return ()
         image = self._image()
         at = image.at(self._link)
-        return {image.broker_at(at, sidecar) for sidecar in image.identities}
+        ours = {image.broker_at(at, sidecar) for sidecar in image.identities}
+        return [broker for broker in partition.removing if broker not in ours]
 
     def _subscribe(self, joined: TargetCluster | None) -> None:
         """Hear of what changes at the source."""

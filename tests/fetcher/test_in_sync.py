@@ -58,6 +58,8 @@ class Ports:
     def must_hold(self, copy: PartitionCopy) -> Collection[int]:
         return [replica for replica in copy.spec.target_replicas if replica not in self.away]
 
+    must_tell = must_hold
+
 
 class Scene:
     def __init__(self, source: FakeCluster, replicas: tuple[int, ...] = (1, 2), partitions: int = 1) -> None:

@@ -241,6 +241,9 @@ def test_replicas_that_are_taken_out_count_until_they_are_out() -> None:
     moving = dataclasses.replace(at((900, 3, 1, 2)), removing=(1, 2, 900), adding=(3,))
     image.topics_by_id[ID] = TopicImage(ID, "t", {0: moving})
     assert list(scene.sync.must_hold(_copy(3))) == [3, 1, 2]
+    image.brokers |= {2: broker(2, fenced=True)}
+    assert list(scene.sync.must_hold(_copy(3))) == [3, 1]
+    assert list(scene.sync.must_tell(_copy(3))) == [3, 1, 2]  # nobody else knows what it was told to have
     image.topics_by_id[ID] = TopicImage(ID, "t", {0: at((900, 3))})
     assert list(scene.sync.must_hold(_copy(3))) == [3]
 

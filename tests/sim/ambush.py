@@ -85,11 +85,7 @@ class Ambush(Faults):
         self.world.loop.kernel(self.rng.uniform(1.0, 5.0), self._sleeper)
 
     def peace(self) -> None:
-        """Each process is another one from here on: one that was told to stop following, and led no mirror when all was
-        given back, would never follow again."""
         self.over = True
-        for sidecar in self.world.sidecar_ids:
-            self.world.kill(sidecar)
 
     # One by one.
 

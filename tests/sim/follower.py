@@ -76,7 +76,7 @@ class Follower:
             found = self._followed.setdefault(tp, _Followed())
             if found.end is None and found.fed is None:
                 found.copy = copy
-                self._find_end(tp, found, list(self._place.sync.must_hold(copy)))  # type: ignore[arg-type]
+                self._find_end(tp, found, list(self._place.sync.must_tell(copy)))  # type: ignore[arg-type]
 
     def state(self, tp: TopicPartition) -> InSyncState:
         found = self._followed.get(tp)
@@ -126,7 +126,7 @@ class Follower:
             if found.fed is not None:
                 self._freeze(tp, found)
             elif found.end is None:
-                self._find_end(tp, found, must)
+                self._find_end(tp, found, list(place.sync.must_tell(copy)))  # type: ignore[arg-type]
             return False
         if found.stopped:
             return False

@@ -93,8 +93,8 @@ class World:
         self.rng_carried = random.Random(rng.random())
         self.acks = 0
         self.carries = 0
-        #: Nobody moves replicas then: where the log ends that a link broker has come to lead alone, it judges by the
-        #: replicas that are to have the records, not by those that have them.
+        #: Nobody moves replicas then. Those of the model get records whose leader epoch is not written down, which a sidecar
+        #: does not give them; one that finds the end of a log would find it behind such records.
         self.ambushed = False
         #: Told of each state of a partition that is written, or None when one is removed.
         self.stepped: Callable[[Mapping[str, Any] | None], None] | None = None
