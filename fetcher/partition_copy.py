@@ -162,7 +162,8 @@ class PartitionCopy(PartitionSource):
             self._cursors.truncate_others(cursor, offset)
             if news and known:
                 self._events.source_truncated(self.tp, offset, tuple(sorted(self.untruncated)))
-        self._events.source_epoch(self.tp, epoch, offset)
+        if not self._events.source_epoch(self.tp, epoch, offset):
+            self.serve_all()
 
     def truncate(self, offset: int) -> None:
         """The source no longer has anything from `offset` on: nor may the followers."""

@@ -60,8 +60,10 @@ class FetcherEvents(Protocol):
     def source_damaged(self, tp: TopicPartition, reason: str) -> None:
         """Records were damaged on their way from the source; they are read again."""
 
-    def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> None:
-        """A new leader epoch of the source was seen; to be persisted for MirrorSpec.source_epochs."""
+    def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> bool:
+        """A new leader epoch of the source was seen; to be persisted for MirrorSpec.source_epochs. Whether it will be, and
+        `PartitionCopy.epochs_written` is called then: replicas wait for that."""
+        ...
 
     def source_truncated(self, tp: TopicPartition, offset: int, replicas: tuple[int, ...]) -> None:
         """The source lost everything from `offset`; `replicas` still have to truncate

@@ -67,8 +67,9 @@ class SourceEvents:
         self.damaged_reads += 1
         log.error("link %s: %s", self._link, reason)
 
-    def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> None:
+    def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> bool:
         self._write(tp)
+        return True
 
     def source_truncated(self, tp: TopicPartition, offset: int, replicas: tuple[int, ...]) -> None:
         log.warning(
@@ -133,6 +134,7 @@ class SourceEvents:
                         pass  # written; or the mirror was deleted meanwhile
                     case Refused() as why:  # no repetition helps, and others wait behind it
                         log.error("link %s: the state of %s was not written: %s", self._link, write.tp, why)
+                        self._serve_all([write])
                     case NotTheLeader() as early:
                         self._put_off(write, early)
                     case _:
@@ -147,10 +149,13 @@ class SourceEvents:
                     refused[again[0].tp],
                 )
                 if time.monotonic() - began > _SERVED_ANYWAY:
-                    for write in again:
-                        if (copy := self._partition(write.tp)) is not None:
-                            copy.serve_all()
+                    self._serve_all(again)
                 await asyncio.sleep(_RETRY)
+
+    def _serve_all(self, writes: Sequence[_Write]) -> None:
+        for write in writes:
+            if (copy := self._partition(write.tp)) is not None:
+                copy.serve_all()
 
     async def _commit(self, writes: Sequence[_Write]) -> Mapping[TopicPartition, LinkerError]:
         """Returns the partitions of which nothing was written, with the reason."""

@@ -16,7 +16,7 @@ from typing import Final
 from controller.decide.reverse import at_source
 from controller.decide.take_overs import link_against
 from controller.errors import NotFound
-from controller.image import ControllerImage
+from controller.image import ControllerImage, Stamp
 from controller.phases import SWITCHING
 from fetcher.followed import InSyncState, SourceLeader
 from fetcher.in_sync import InSyncFollower
@@ -59,6 +59,7 @@ class SourceSync:
         self._frames = frames
         self._joined = joined
         self._image = image
+        self._ours: tuple[tuple[Stamp, tuple[int, ...]] | None, frozenset[int | None]] = None, frozenset()
         self._subscribed: tuple[TargetCluster, Callable[[], None]] | None = None
         #: Partitions of the source that name us as a replica.
         self._named: set[TopicPartition] = set()
@@ -180,10 +181,17 @@ class SourceSync:
         partition = self._target.image.partition(copy.spec.topic_id, copy.spec.partition)
         if partition is None or not partition.removing:
             return ()
-        image = self._image()
-        at = image.at(self._link)
-        ours = {image.broker_at(at, sidecar) for sidecar in image.identities}
+        ours = self._link_brokers_at_target()
         return [broker for broker in partition.removing if broker not in ours]
+
+    def _link_brokers_at_target(self) -> Collection[int | None]:
+        """Asked for each fetch of a replica, because a mirror's link brokers are always on their way out."""
+        image = self._image()
+        known = image.stamp, tuple(image.identities)
+        if self._ours[0] != known:
+            at = image.at(self._link)
+            self._ours = known, frozenset(image.broker_at(at, sidecar) for sidecar in image.identities)
+        return self._ours[1]
 
     def _subscribe(self, joined: TargetCluster | None) -> None:
         """Hear of what changes at the source."""

@@ -51,7 +51,8 @@ class _Quiet:
     def failed(self, tp: TopicPartition, reason: str) -> None:
         log.error("failover of %s: the chosen replica cannot be read: %s", tp, reason)
 
-    def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> None: ...
+    def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> bool:
+        return False  # of the mirror itself
 
     def source_damaged(self, tp: TopicPartition, reason: str) -> None:
         log.error("%s", reason)

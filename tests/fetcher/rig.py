@@ -49,9 +49,10 @@ class Events:
     def source_damaged(self, tp: TopicPartition, reason: str) -> None:
         self.damages.append((tp, reason))
 
-    def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> None:
+    def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> bool:
         self.epochs.append((tp, epoch, start_offset))
         self.write(tp)
+        return True
 
     def source_truncated(self, tp: TopicPartition, offset: int, replicas: tuple[int, ...]) -> None:
         self.losses.append((tp, offset))

@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from fetcher.budget import Charge, MemoryBudget
 from fetcher.partition_copy import PartitionCopy, PartitionCursor
+from fetcher.window import WindowChunk
+from tests.fakes.batches import build_batch
 from tests.fetcher.pure import Host, append, pure_mirror
 
 
@@ -64,6 +67,37 @@ def test_an_epoch_where_another_was_known_truncates_every_copy_beyond() -> None:
     assert mirror.untruncated == {}
     assert events.epochs == [(mirror.tp, 5, 90)]
     assert [offset for _, offset, _ in events.truncations] == [90, 90]
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_replicas_get_an_epoch_when_it_is_written_down_unless_nobody_will(
+    noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror, events, _ = pure_mirror(source_epochs=((1, 0),))
+    mirror.load(1000, 1000, 0, 0.0)
+    for replica in (1, 2):
+        mirror.follower_fetched(replica, 0, 0, 1.0)
+    (cursor,) = mirror.cursors
+    source_epoch = events.source_epoch
+    monkeypatch.setattr(events, "source_epoch", lambda *told: source_epoch(*told) and noted)
+    for base, epochs in ((0, []), (10, [(5, 10)])):
+        raw = memoryview(build_batch(10, base_offset=base))
+        charge = Charge(MemoryBudget(len(raw)), len(raw))
+        mirror.add_chunks(cursor, [WindowChunk(base, base + 10, raw, len(raw), charge)], epochs, 1000)
+
+    def end() -> int:
+        reading = mirror.read_for(mirror.followers[1], 1 << 20, at_least_one=True)
+        assert reading is not None
+        return reading.next_offset
+
+    assert end() == (10 if noted else 20)
+    mirror.epochs_written(((1, 0),))  # of before
+    assert end() == (10 if noted else 20)
+    heard: list[object] = []
+    mirror.listeners.add(heard.append)
+    mirror.epochs_written(((1, 0), (5, 10)))
+    assert end() == 20
+    assert bool(heard) == noted
 
 
 def two_followers(first: int, second: int) -> tuple[PartitionCopy, Host, PartitionCursor, PartitionCursor]:
