@@ -99,7 +99,10 @@ def copy_of(tp: TopicPartition, events: SourceEvents) -> PartitionCopy:
 
 def copy_with(epochs: tuple[tuple[int, int], ...], untruncated: dict[int, int]) -> Any:
     return SimpleNamespace(
-        source_epochs=epochs, untruncated=untruncated, epochs_written=lambda _entries: None
+        source_epochs=epochs,
+        untruncated=untruncated,
+        epochs_written=lambda _entries: None,
+        serve_all=lambda: None,
     )
 
 
