@@ -114,11 +114,11 @@ def topic_configs(bootstrap: str, topic: str) -> dict[str, tuple[str, bool]]:
 
 
 def cluster_leaders(cluster: KafkaCluster) -> dict[int, int]:
-    """How many partitions each real broker leads, over all topics."""
+    """How many partitions each real broker leads, over all topics but those that a cluster makes for itself at any time."""
     counts = {node.node_id: 0 for node in cluster.brokers}
     admin = KafkaAdmin({"bootstrap.servers": cluster.bootstrap})
-    for topic in admin.list_topics(timeout=30).topics.values():
-        for partition in topic.partitions.values():
+    for name, topic in admin.list_topics(timeout=30).topics.items():
+        for partition in () if name.startswith("__") else topic.partitions.values():
             if partition.leader in counts:
                 counts[partition.leader] += 1
     return counts
