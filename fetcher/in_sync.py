@@ -114,8 +114,7 @@ class InSyncFollower:
     def end(self, tps: Iterable[TopicPartition]) -> None:
         """Follow these no longer; they are read as before, as consumers read."""
         for tp in tps:
-            followed = self._followed.pop(tp, None)
-            if followed is not None:
+            if (followed := self._followed.pop(tp, None)) is not None:
                 self._let_go(followed, "it has ended")
                 followed.thaw()
                 if followed.copy is not None:
@@ -146,8 +145,7 @@ class InSyncFollower:
 
     def find_end(self, tp: TopicPartition) -> None:
         """Another link broker leads it at the source, and its sidecar has no copy: this one has, and can tell the end."""
-        copy = self._link.partitions.get(tp)
-        if copy is not None:
+        if (copy := self._link.partitions.get(tp)) is not None:
             followed = self._followed.setdefault(tp, Followed())
             if followed.end is None and followed.cursor is None:
                 followed.copy, copy.feed = copy, self
