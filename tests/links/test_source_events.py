@@ -158,7 +158,6 @@ async def test_replicas_wait_for_epochs_that_are_written_later_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("linker.links.source_events._RETRY", 0.01)
-    monkeypatch.setattr("linker.links.source_events._SERVED_ANYWAY", 0.3)
     store = TroubledStore()
     controller = await controller_on(store)
     copies = Copies()
@@ -171,6 +170,7 @@ async def test_replicas_wait_for_epochs_that_are_written_later_but_not_for_ever(
     async with running(events):
         await asyncio.sleep(0.1)
         assert copy.unwritten_from == 0
+        monkeypatch.setattr("linker.links.source_events._SERVED_ANYWAY", 0.0)
         async with asyncio.timeout(2):
             while copy.unwritten_from == 0:
                 await asyncio.sleep(0.01)
