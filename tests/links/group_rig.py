@@ -37,7 +37,7 @@ from wire.client.cluster import Cluster
 from wire.frames.types import TopicPartition
 
 LINK = "old"
-QUICK = GateSettings(operation_timeout=2.0, take_timeout=2.0, settle_time=0.05)
+QUICK = GateSettings(operation_timeout=2.0, take_timeout=2.0, settle_time=0.05, classic_heartbeat=1.0)
 
 
 @dataclass

@@ -246,7 +246,7 @@ async def test_produce_of_thousands_of_partitions() -> None:
         client = await rig.client()
         parts = [(index, batch) for index in range(2, 19_000)]
         frame = b"".join(
-            bytes(one) for one in encode_produce_request(9, 7, "app", None, -1, 1000, [("orders", parts)])
+            bytes(one) for one in encode_produce_request(9, 7, "app", None, -1, 30_000, [("orders", parts)])
         )
         async with watched() as seen:
             reply = await _asked(client, frame[4:])
