@@ -28,7 +28,8 @@ _RETRY = 0.5
 _SWEEP = 5.0
 _AT_ONCE = 500  # copies that are noted with one write
 #: Seconds that replicas wait for records of a leader epoch that cannot be written down. A store that is away for longer is
-#: no reason for a mirror to stand still.
+#: no reason for a mirror to stand still, unless it is in sync: the end of its log, told to the source by the next leader,
+#: must not count records that the source was never told of.
 _SERVED_ANYWAY = 10.0
 
 
@@ -149,8 +150,12 @@ class SourceEvents:
                     refused[again[0].tp],
                 )
                 if time.monotonic() - began > _SERVED_ANYWAY:
-                    self._serve_all(again)
+                    self._serve_all([write for write in again if not self._in_sync(write.tp)])
                 await asyncio.sleep(_RETRY)
+
+    def _in_sync(self, tp: TopicPartition) -> bool:
+        copy = self._partition(tp)
+        return copy is not None and copy.feed is not None
 
     def _serve_all(self, writes: Sequence[_Write]) -> None:
         for write in writes:

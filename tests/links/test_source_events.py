@@ -154,9 +154,11 @@ async def test_notes_about_many_copies_are_one_write_and_each_copy_hears_of_it()
     assert store.left == 0
 
 
+@pytest.mark.parametrize("in_sync", [False, True])
 async def test_replicas_wait_for_epochs_that_are_written_later_but_not_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, in_sync: bool
 ) -> None:
+    """Of a mirror that is in sync they wait as long as it takes: what they have counts as the end of the source's log."""
     monkeypatch.setattr("linker.links.source_events._RETRY", 0.01)
     store = TroubledStore()
     controller = await controller_on(store)
@@ -165,20 +167,27 @@ async def test_replicas_wait_for_epochs_that_are_written_later_but_not_for_ever(
     copy = copies.partitions[T0] = copy_of(T0, events)
     store.failing = StoreError("the disk is full")
     cursor: Any = SimpleNamespace(limit=0, full=False)
+    if in_sync:
+        copy.feed = SimpleNamespace(replica_moved=lambda _copy: None)
     copy.add_chunks(cursor, [], [(3, 0)], 0)
     copy.add_chunks(cursor, [], [(4, 10)], 0)
     async with running(events):
         await asyncio.sleep(0.1)
         assert copy.unwritten_from == 0
         monkeypatch.setattr("linker.links.source_events._SERVED_ANYWAY", 0.0)
-        async with asyncio.timeout(2):
-            while copy.unwritten_from == 0:
-                await asyncio.sleep(0.01)
+        if in_sync:
+            await asyncio.sleep(0.1)
+            assert copy.unwritten_from == 0
+        else:
+            async with asyncio.timeout(2):
+                while copy.unwritten_from == 0:
+                    await asyncio.sleep(0.01)
         assert copy.epochs_unwritten  # so the source is told nothing all the same
         store.failing = None
         async with asyncio.timeout(2):
             while copy.epochs_unwritten:
                 await asyncio.sleep(0.01)
+        assert copy.unwritten_from > 10
 
 
 async def test_a_removed_partition_is_not_counted_as_unavailable() -> None:
