@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from linker.cli.follow import watched
 from linker.cli.link import validated
 from linker.cli.options import Asking, DryRun, LinkOption, Yes, ask_first, chosen
 from linker.cli.output import columns, note, prose
@@ -71,7 +72,9 @@ def restore(
             ask.show(begun, table)
             return
         names = list(dict.fromkeys(one.topic for one in begun.partitions))
-        ask.show(_follow(client, link, names), table)
+        with watched(None, f"the restore goes on; see linker mirror list --link {link}"):
+            done = _follow(client, link, names)
+        ask.show(done, table)
 
 
 def _follow(client: AdminClient, link: str, topics: list[str]) -> RestorePlan:

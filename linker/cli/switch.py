@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from linker.cli import promote_tables, tables
+from linker.cli.follow import watched
 from linker.cli.link import validated
 from linker.cli.options import (
     Asking,
@@ -101,7 +102,10 @@ def switch(
             ask.show(plan, promote_tables.plan)
             raise typer.Exit(1 if plan.blockers else 0)
         client.plan_switch(link, request)  # what is refused is refused before anything is changed
-        _sync(client, link, topics or [], all_, sync_timeout_ms / 1000)
+        with watched(
+            None, f"nothing is switched yet; the topics go on getting in sync, see linker mirror list --link {link}"
+        ):
+            _sync(client, link, topics or [], all_, sync_timeout_ms / 1000)
         job = client.switch_mirrors(link, request)
         if no_wait:
             ask.show(job, promote_tables.job)
@@ -141,14 +145,15 @@ def _sync(client: AdminClient, link: str, topics: Sequence[str], all_: bool, tim
     """Until all of them are in sync."""
     from admin.models import SyncRequest, SyncState
 
-    client.sync_mirrors(link, SyncRequest(topics=list(topics), all=all_))
+    begun = client.sync_mirrors(link, SyncRequest(topics=list(topics), all=all_))
+    named = {action.resource for action in begun.actions}  # of all mirrors, those that are not over
     deadline = time.monotonic() + timeout
     told = -1
     while True:
         waiting = [
             one
             for one in client.list_mirrors(link)
-            if (all_ or one.topic in topics) and one.sync is not SyncState.IN_SYNC
+            if one.topic in named and one.sync is not SyncState.IN_SYNC
         ]
         if not waiting:
             return

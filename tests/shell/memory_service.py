@@ -56,6 +56,7 @@ from admin.models import (
     Status,
     StayingPartition,
     SyncRequest,
+    SyncState,
     TaskStatus,
     TopicWay,
     Topology,
@@ -118,6 +119,8 @@ class MemoryService(MemoryGroups):
         self.links: dict[str, tuple[dict[str, str], LinkOptions]] = {}
         self.mirrors: dict[tuple[str, str], MirrorState] = {}
         self.source_dead = False
+        self.syncs: dict[str, SyncState] = {}  # by topic
+        self.synced_as = SyncState.IN_SYNC  # what a topic is as soon as it is to be in sync
         self.starts: dict[tuple[str, str], str] = {}
         self.jobs: dict[str, PromoteJobStatus] = {}
         self.calls: list[str] = []  # every change that was carried out
@@ -281,6 +284,7 @@ class MemoryService(MemoryGroups):
             max_lag=None if bad else 5,
             lag_ms=None if bad else 90_000,
             direction=Direction.REVERSED if topic in self.reversed else Direction.FORWARD,
+            sync=self.syncs.get(topic),
         )
 
     async def describe_mirror(self, link: str, topic: str) -> MirrorDescription:
@@ -341,7 +345,16 @@ class MemoryService(MemoryGroups):
         await self._enter()
         self._known(link)
         self.calls.append(f"sync {request.model_dump(exclude_defaults=True)} dry_run={dry_run}")
-        return self._done(dry_run, "sync", "orders")
+        going_on = [
+            topic
+            for (owner, topic), state in self.mirrors.items()
+            if owner == link and state is not MirrorState.PROMOTED
+        ]
+        chosen = going_on if request.all else request.topics
+        self.syncs |= dict.fromkeys(chosen, self.synced_as)
+        return ChangeResult(
+            dry_run=dry_run, actions=[Action(action="sync", resource=topic) for topic in chosen]
+        )
 
     async def finish_mirrors(self, link: str, request: FinishRequest, *, dry_run: bool) -> ChangeResult:
         await self._enter()
