@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from tests.sim.mutations import MUTATIONS, mutated
-from tests.sim.story import Kind, Told, tell
+from tests.sim.story import Kind, Told, direct, tell
 
 #: Seeds within which every mutation has to be noticed.
 MOST_SEEDS = 1500
@@ -24,7 +24,11 @@ def tell_mutated(seed: int, mutation: str | None = None, ignore: str = "", kind:
 
 def first_caught(name: str, seeds: Iterable[int], ignore: str = "") -> Told | None:
     """The first story in which the missing rule shows: with the rule, it holds."""
-    kind = MUTATIONS[name].kind
+    kind, story = MUTATIONS[name].kind, MUTATIONS[name].story
+    if story is not None:
+        with mutated(name):
+            told = direct(story, ignore=ignore)
+        return told if told.broken and not direct(story, ignore=ignore).broken else None
     for seed in seeds:
         told = tell_mutated(seed, name, ignore, kind)
         if told.broken and not tell(seed, ignore=ignore, kind=kind).broken:
@@ -43,7 +47,8 @@ def _mutations(most: int, processes: int) -> int:
         for name, told, other in pool.imap(partial(_caught, most=most), MUTATIONS):
             for which in (told, other):
                 text = "nobody noticed" if which is None or which.broken is None else which.broken.what
-                seed = "-" if which is None else str(which.seed)
+                story = MUTATIONS[name].story
+                seed = "-" if which is None else "directed" if story is not None else str(which.seed)
                 print(f"{name if which is told else '':20} {seed:>10}  {text[:120]}", flush=True)
             missed += told is None
     return missed

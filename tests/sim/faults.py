@@ -20,6 +20,7 @@ class Clients:
         self.world = world
         self.rng = world.rng_clients
         self.number = 0
+        self.silent = False
 
     def start(self) -> None:
         for client in _CLIENTS:
@@ -28,6 +29,8 @@ class Clients:
     def _tick(self, client: str) -> None:
         world, rng = self.world, self.rng
         world.loop.kernel(rng.uniform(0.04, 0.16), self._tick, client)
+        if self.silent:
+            return
         tp = rng.choice(world.tps)
         self.number += 1
         record = f"{client}.{self.number}"

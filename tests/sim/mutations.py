@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from controller import keys
-from controller.decide import give_backs, take_overs
+from controller.decide import give_backs, promotes, take_overs
 from controller.judge import take_over
+from controller.judge.hand_over import Settlement
 from controller.operations import Delete, Operation, Put
 from controller.plan import taken_configs
 from controller.plan.taken_configs import TAKEN_CONFIGS
@@ -27,9 +28,12 @@ from fleet.member import Member
 from fleet.shared_controller import SharedController
 from fleet.stores.base import ControllerFenced
 from linker.links.source_sync import SourceSync
+from linker.promote import hand_over
 from linker.promote.checks import Checks
+from linker.promote.hand_over import HandOverRun
 from linker.switch import take_over as switching
 from tests.controller.memory_store import MemoryStore
+from tests.sim.directed import Directed, GivenBackByAnother, LateAfterAll, RefusedAndUnknown
 from tests.sim.sidecar import ProcessLease
 from tests.sim.store import StoreServer
 from tests.sim.story import Kind
@@ -45,6 +49,7 @@ class Mutation:
     what: str
     patches: Callable[[], list[Patch]]
     kind: Kind | None = None  # of the stories that miss it
+    story: type[Directed] | None = None  # that misses it, where no seed is known to
 
 
 def _lease_check_off() -> list[Patch]:
@@ -274,6 +279,35 @@ def _ends_forgotten_early() -> list[Patch]:
     return [(give_backs, "give_back", give_back)]
 
 
+def _back_by_itself() -> list[Patch]:
+    """A partition goes back although the hand-over of another one of its topic may be carried out yet."""
+    original = HandOverRun._retreat
+
+    async def retreat(self: HandOverRun, open_: list[TopicPartition], reason: str) -> list[TopicPartition]:
+        safe = [tp for tp in open_ if self._settle(tp) is Settlement.IMPOSSIBLE and not self._is_bound(tp)]
+        if safe:
+            await self._context.go_back(dict.fromkeys(safe, reason))
+        left = [tp for tp in open_ if tp not in safe]
+        return await original(self, left, reason) if left else []
+
+    return [(HandOverRun, "_retreat", retreat)]
+
+
+def _loose_is_taken() -> list[Patch]:
+    """A hand-over is sent whether or not its source is written down as taken."""
+    return [(promotes, "refuse_unless_taken", lambda image, link, tps: None)]
+
+
+def _unknown_is_refused() -> list[Patch]:
+    """A hand-over that was not answered counts as one that will never be carried out."""
+    original = hand_over.settle
+
+    def settle(image: Any, tp: Any, topic_id: Any, link_brokers: Any, unknown: Any) -> Any:
+        return original(image, tp, topic_id, link_brokers, None)
+
+    return [(hand_over, "settle", settle)]
+
+
 def _back_to_anybody() -> list[Patch]:
     """A partition is given back to any broker that is alive, whatever it lacks."""
     return [(take_over, "_stands_at", lambda image, broker, position, end: True)]
@@ -313,6 +347,9 @@ MUTATIONS: Mapping[str, Mutation] = {
         ),
         Mutation("ends-forgotten", "giving back begins without the ends", _ends_forgotten_early, Kind.AMBUSH),
         Mutation("back-to-anybody", "given back to whom records are missing", _back_to_anybody, Kind.AMBUSH),
+        Mutation("back-by-itself", "a part of a topic goes back", _back_by_itself, story=RefusedAndUnknown),
+        Mutation("unknown-is-refused", "no answer is a refusal", _unknown_is_refused, story=LateAfterAll),
+        Mutation("loose-is-taken", "handed over, taken or not", _loose_is_taken, story=GivenBackByAnother),
         Mutation("lease-off-both", "no lease is looked at, at either side", _lease_check_off, Kind.SWITCH),
     )
 }

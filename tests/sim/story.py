@@ -19,6 +19,7 @@ from fleet.link_controller import LinkController
 from fleet.roster import Roster
 from tests.sim.ambush import Ambush
 from tests.sim.cluster import REAL, Cluster
+from tests.sim.directed import Directed
 from tests.sim.faults import Clients, Faults
 from tests.sim.loop import SimLoop, alive_again
 from tests.sim.sidecar import BACK, LINK
@@ -100,12 +101,15 @@ def not_switched(world: World, image: ControllerImage) -> str | None:
     return None
 
 
-async def _live(world: World, ambush: int | None) -> None:
+async def _live(world: World, ambush: int | None, directed: type[Directed] | None) -> None:
     faults, clients = Faults(world), Clients(world)
     await world.begin()
     clients.start()
-    faults.start()
-    more = Ambush(world, ambush) if ambush is not None else None
+    more: Ambush | Directed | None = Ambush(world, ambush) if ambush is not None else None
+    if directed is not None:
+        more = directed(world, clients, faults)
+    else:
+        faults.start()
     if more is not None:
         more.start()
     loop = world.loop
@@ -228,7 +232,14 @@ def kind_of(seed: int) -> Kind:
     return Kind.SWITCH if seed % (2 * SWITCHED) < SWITCHED else Kind.AMBUSH
 
 
-def tell(seed: int, *, ignore: str = "", kind: Kind | None = None) -> Told:
+def direct(story: type[Directed], *, ignore: str = "") -> Told:
+    """Run a directed story."""
+    return tell(story.seed, ignore=ignore, kind=Kind.SWITCH, directed=story)
+
+
+def tell(
+    seed: int, *, ignore: str = "", kind: Kind | None = None, directed: type[Directed] | None = None
+) -> Told:
     """Run the story of a seed."""
     kind = kind or kind_of(seed)
     logging.disable(logging.CRITICAL)
@@ -237,7 +248,9 @@ def tell(seed: int, *, ignore: str = "", kind: Kind | None = None) -> Told:
     asyncio.set_event_loop(loop)
     try:
         with listeners_in_order(), partitions_in_order(), simulated_time(loop):
-            world = World(loop, seed, ignore=ignore, switching=kind is not Kind.PROMOTE)
+            partitions = None if directed is None else directed.partitions
+            switching = kind is not Kind.PROMOTE
+            world = World(loop, seed, ignore=ignore, switching=switching, partitions=partitions)
 
             def unexpected(_: object, context: dict[str, Any]) -> None:
                 error = context.get("exception")
@@ -245,7 +258,8 @@ def tell(seed: int, *, ignore: str = "", kind: Kind | None = None) -> Told:
 
             loop.set_exception_handler(unexpected)
             try:
-                loop.run_until_complete(_live(world, seed if kind is Kind.AMBUSH else None))
+                ambush = seed if kind is Kind.AMBUSH else None
+                loop.run_until_complete(_live(world, ambush, directed))
             except Exception as error:
                 world.broken(f"x: {error!r}")
             seconds, events = loop.time(), loop.events

@@ -17,11 +17,12 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from controller import keys
+from controller.alter_partition import AlterPartitionItem
 from controller.decide.reverse import create_reverse
 from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic
@@ -37,6 +38,9 @@ from tests.sim.sidecar import BACK, LINK, Sidecar, first_identity
 from tests.sim.store import StoreClient, StoreServer
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
+
+if TYPE_CHECKING:
+    from tests.sim.directed import Fate
 
 TOPIC_ID, SOURCE_ID = b"\x07" * 16, b"\x09" * 16
 #: As the topic is configured at its source.
@@ -56,8 +60,17 @@ class Broken:
 
 
 class World:
-    def __init__(self, loop: SimLoop, seed: int, *, ignore: str = "", switching: bool = False) -> None:
-        """`switching`: sidecars join the source, and the topic is switched there and back; else it is promoted."""
+    def __init__(
+        self,
+        loop: SimLoop,
+        seed: int,
+        *,
+        ignore: str = "",
+        switching: bool = False,
+        partitions: int | None = None,
+    ) -> None:
+        """`switching`: sidecars join the source, and the topic is switched there and back; else it is promoted.
+        `partitions`: of the topic; None: by chance."""
         self.loop = loop
         self.switching = switching
         self.ignore = ignore  # invariants that are not judged
@@ -67,7 +80,8 @@ class World:
             random.Random(rng.random()) for _ in range(6)
         )
         self.sidecar_ids = (900, 901, 902)
-        self.tps = [TopicPartition("t", index) for index in range(rng.choice([1, 1, 2, 3]))]
+        by_chance = rng.choice([1, 1, 2, 3])
+        self.tps = [TopicPartition("t", index) for index in range(partitions or by_chance)]
         self.trace: list[str] = []
         self.failure: Broken | None = None
         self.network = Network(loop, net)
@@ -96,6 +110,8 @@ class World:
         #: Nobody moves replicas then. Those of the model get records whose leader epoch is not written down, which a sidecar
         #: does not give them; one that finds the end of a log would find it behind such records.
         self.ambushed = False
+        #: What becomes of an AlterPartition, where a directed story says it.
+        self.fate: Callable[[Cluster, Sequence[AlterPartitionItem]], Fate | None] | None = None
         #: Told of each state of a partition that is written, or None when one is removed.
         self.stepped: Callable[[Mapping[str, Any] | None], None] | None = None
         self.last_ack: dict[TopicPartition, float] = dict.fromkeys(self.tps, 0.0)

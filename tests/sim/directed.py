@@ -1,0 +1,153 @@
+"""Directed stories: one chain of events each, where chance would have to meet too many at once. Nothing else goes wrong.
+
+A story says what becomes of requests (`fate`), hears of each state of a partition that is written (`stepped`), and makes
+brokers, sidecars and the store fail at that moment. With the product as it is every story holds; without the rule that it
+is about, an invariant is broken (`mutations`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from controller.alter_partition import AlterPartitionItem
+from controller.phases import Phase
+from tests.controller.kraft_model import INVALID_UPDATE_VERSION
+from tests.sim.cluster import REAL, Cluster
+from tests.sim.faults import Clients, Faults
+from tests.sim.world import World
+
+_ASKED = 2.0  # when the switch is asked for
+
+
+class Fate(NamedTuple):
+    """Of an AlterPartition. `code`: it is refused with that; None: nobody is answered. `after`: seconds until it is carried
+    out all the same; None: never."""
+
+    code: int | None = None
+    after: float | None = None
+
+
+class Directed:
+    """A switch from the source to the target."""
+
+    partitions = 1
+    seed = 0
+
+    def __init__(self, world: World, clients: Clients, faults: Faults) -> None:
+        self.world = world
+        self.clients = clients
+        self.faults = faults
+
+    def start(self) -> None:
+        self.world.fate = self.fate
+        self.world.stepped = self.stepped
+        self.world.loop.kernel(_ASKED, self.faults.ask_promote)
+
+    def peace(self) -> None:
+        """Whatever was begun ends."""
+        self.world.fate = None
+        self.world.stepped = None
+        self.clients.silent = False
+
+    # What a story is made of.
+
+    def fate(self, cluster: Cluster, items: Sequence[AlterPartitionItem]) -> Fate | None:
+        """Of an AlterPartition that was sent; None: that of any other."""
+        return None
+
+    def stepped(self, state: Mapping[str, Any] | None) -> None:
+        """The state of a partition was written, or removed."""
+
+    def hands_over(self, cluster: Cluster, items: Sequence[AlterPartitionItem]) -> bool:
+        """To the target's own brokers, of what the source owns."""
+        return cluster is self.world.target and any(
+            member.broker_id in REAL and self.world.owner[item.tp] is self.world.source
+            for item in items
+            for member in item.new_isr
+        )
+
+    @staticmethod
+    def epochs_rise(cluster: Cluster, items: Sequence[AlterPartitionItem]) -> None:
+        """Of the partitions."""
+        partitions = cluster.kraft.partitions
+        for item in items:
+            partition = partitions[item.tp]
+            partitions[item.tp] = replace(partition, partition_epoch=partition.partition_epoch + 1)
+        cluster.kraft.changed()
+
+    def later(self, seconds: float, what: Callable[..., object], *args: object) -> None:
+        self.world.loop.kernel(seconds, what, *args)
+
+
+class RefusedAndUnknown(Directed):
+    """The hand-over of one partition is refused, that of another one of its topic is not answered and comes later. The store
+    takes nothing meanwhile, so the switch is given up."""
+
+    partitions = 2
+
+    def __init__(self, world: World, clients: Clients, faults: Faults) -> None:
+        super().__init__(world, clients, faults)
+        self.sent: set[int] = set()
+
+    def fate(self, cluster: Cluster, items: Sequence[AlterPartitionItem]) -> Fate | None:
+        partitions = {item.tp.partition for item in items}
+        if not self.hands_over(cluster, items) or partitions & self.sent:
+            return None
+        self.sent |= partitions
+        if 0 in partitions:
+            self.epochs_rise(cluster, items)  # as if a link broker had left the ISR
+            return Fate(INVALID_UPDATE_VERSION)
+        store = self.world.store
+        store.fail_before = 1.0
+        self.later(2.3, setattr, store, "fail_before", 0.0)
+        return Fate(after=2.55)
+
+
+class LateAfterAll(Directed):
+    """No hand-over is answered, and one of them is carried out after the switch was given up."""
+
+    def fate(self, cluster: Cluster, items: Sequence[AlterPartitionItem]) -> Fate | None:
+        return Fate(after=10.0) if self.hands_over(cluster, items) else None
+
+
+class GivenBackHalfWay(Directed):
+    """A broker of the target dies when the hand-over has been written down, so it is never sent. The topic goes back, its
+    own brokers lead, and the link controller loses its seat before it is written that the mirror is ACTIVE again. The next
+    one finds VALIDATED, and the target's broker there."""
+
+    def __init__(self, world: World, clients: Clients, faults: Faults) -> None:
+        super().__init__(world, clients, faults)
+        self.validated = self.struck = False
+
+    def start(self) -> None:
+        super().start()
+        self.later(_ASKED - 0.5, setattr, self.clients, "silent", True)
+
+    def stepped(self, state: Mapping[str, Any] | None) -> None:
+        if state is None or self.struck:
+            return
+        if state["phase"] == Phase.VALIDATED and not self.validated:
+            self.validated = True
+            self.world.target.replicas.stop(2, 9.5, unclean=False)
+        if state["phase"] == Phase.TAKING and state.get("taken") is None and self.validated:
+            self.struck = True
+            self.later(0.0, self.strike)
+
+    def strike(self) -> None:
+        """Its sidecar lives, so no epoch at the target rises."""
+        self.faults.lose_seat()
+
+
+class GivenBackByAnother(GivenBackHalfWay):
+    """The same, and the sidecar dies: link brokers leave ISRs, so the next hand-over has other epochs."""
+
+    def strike(self) -> None:
+        head = self.faults._head()
+        if head is not None:
+            self.world.kill(head.broker_id)
+            self.later(3.0, self.faults._start, head.broker_id)
+
+
+DIRECTED = (RefusedAndUnknown, LateAfterAll, GivenBackHalfWay, GivenBackByAnother)
