@@ -103,7 +103,8 @@ def switch(
             raise typer.Exit(1 if plan.blockers else 0)
         client.plan_switch(link, request)  # what is refused is refused before anything is changed
         with watched(
-            None, f"nothing is switched yet; the topics go on getting in sync, see linker mirror list --link {link}"
+            None,
+            f"nothing is switched yet; the topics go on getting in sync, see linker mirror list --link {link}",
         ):
             _sync(client, link, topics or [], all_, sync_timeout_ms / 1000)
         job = client.switch_mirrors(link, request)

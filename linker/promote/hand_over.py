@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 
 from controller.alter_partition import AlterPartitionItem
+from controller.decide.take_overs import refuse_unless_taken
 from controller.errors import PromoteAbandoned
 from controller.judge.hand_over import (
     HandOverAnswer,
@@ -173,9 +174,12 @@ class HandOverRun:
     async def _note(self, items: Collection[AlterPartitionItem], ends: Mapping[TopicPartition, int]) -> None:
         """Write the attempts down before they are made. An older one that is still unknown is covered
         by a newer.
+
+        An attempt may be noted already: by a link controller before us, which has begun to give the source back since.
         """
         context = self._context
         await context.controller.refresh()
+        refuse_unless_taken(context.controller.image, context.link, [item.tp for item in items])
         states = context.controller.image.partitions
         fresh = {
             item.tp: item.attempt

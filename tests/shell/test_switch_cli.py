@@ -24,7 +24,10 @@ def test_switches_once_all_are_in_sync(cli: Cli, api: Running) -> None:
     make(cli, "orders")
     done = cli("mirror", "switch", "orders", "-l", "a")
     assert done.code == 0, done.err
-    assert api.service.calls[-2:] == ["sync {'topics': ['orders']} dry_run=False", "promote orders max_lag=10000"]
+    assert api.service.calls[-2:] == [
+        "sync {'topics': ['orders']} dry_run=False",
+        "promote orders max_lag=10000",
+    ]
 
 
 def test_all_waits_for_no_mirror_that_is_over(cli: Cli, api: Running) -> None:

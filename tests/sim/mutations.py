@@ -33,7 +33,7 @@ from linker.promote.checks import Checks
 from linker.promote.hand_over import HandOverRun
 from linker.switch import take_over as switching
 from tests.controller.memory_store import MemoryStore
-from tests.sim.directed import Directed, GivenBackByAnother, LateAfterAll, RefusedAndUnknown
+from tests.sim.directed import Directed, GivenBackByAnother, GivenBackHalfWay, LateAfterAll, RefusedAndUnknown
 from tests.sim.sidecar import ProcessLease
 from tests.sim.store import StoreServer
 from tests.sim.story import Kind
@@ -295,7 +295,14 @@ def _back_by_itself() -> list[Patch]:
 
 def _loose_is_taken() -> list[Patch]:
     """A hand-over is sent whether or not its source is written down as taken."""
-    return [(promotes, "refuse_unless_taken", lambda image, link, tps: None)]
+    return [
+        (module, "refuse_unless_taken", lambda image, link, tps: None) for module in (promotes, hand_over)
+    ]
+
+
+def _noted_is_taken() -> list[Patch]:
+    """It is asked only where the attempt is not written down yet."""
+    return [(hand_over, "refuse_unless_taken", lambda image, link, tps: None)]
 
 
 def _unknown_is_refused() -> list[Patch]:
@@ -350,6 +357,7 @@ MUTATIONS: Mapping[str, Mutation] = {
         Mutation("back-by-itself", "a part of a topic goes back", _back_by_itself, story=RefusedAndUnknown),
         Mutation("unknown-is-refused", "no answer is a refusal", _unknown_is_refused, story=LateAfterAll),
         Mutation("loose-is-taken", "handed over, taken or not", _loose_is_taken, story=GivenBackByAnother),
+        Mutation("noted-is-taken", "noted once, taken for ever", _noted_is_taken, story=GivenBackHalfWay),
         Mutation("lease-off-both", "no lease is looked at, at either side", _lease_check_off, Kind.SWITCH),
     )
 }

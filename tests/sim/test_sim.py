@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.sim.__main__ import first_caught
-from tests.sim.directed import DIRECTED, Directed, GivenBackHalfWay
+from tests.sim.directed import DIRECTED, Directed
 from tests.sim.mutations import MUTATIONS
 from tests.sim.story import Kind, direct, tell
 
@@ -91,13 +91,7 @@ def test_a_rule_that_is_taken_out_is_missed(name: str) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "story",
-    [
-        pytest.param(story, marks=[pytest.mark.xfail(strict=True)] if story is GivenBackHalfWay else [])
-        for story in DIRECTED
-    ],
-)
+@pytest.mark.parametrize("story", DIRECTED)
 def test_directed_stories(story: type[Directed]) -> None:
     told = direct(story)
     if told.broken is not None:
