@@ -8,5 +8,6 @@ in ambush: more faults come in the very moment in which a step is written down. 
 `loop` time and processes, `network`, `store`, `cluster` (KRaft) with `replicas` (its brokers' logs), of which there are
 two alike, `seen` a cluster as a sidecar sees it, `sidecar` one process, `place` the same as a broker of one cluster,
 `router` and `follower` parts of that, `duties` of the link controller, `world` who is who and what must hold, `faults`
-clients and what goes wrong, with `ambush`, `story` what happens, `mutations` rules taken out to see that they are missed.
+clients and what goes wrong, with `ambush`, `story` what happens, or a chain of events of `directed`, `mutations` rules taken
+out to see that they are missed, of a switch in `switch_mutations`.
 """

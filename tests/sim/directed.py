@@ -19,6 +19,7 @@ from tests.sim.faults import Clients, Faults
 from tests.sim.world import World
 
 _ASKED = 2.0  # when the switch is asked for
+_LOOK = 0.002
 
 
 class Fate(NamedTuple):
@@ -34,6 +35,7 @@ class Directed:
 
     partitions = 1
     seed = 0
+    settles: float | None = None  # seconds within which everything does in the end; None: as in other stories
 
     def __init__(self, world: World, clients: Clients, faults: Faults) -> None:
         self.world = world
@@ -150,4 +152,105 @@ class GivenBackByAnother(GivenBackHalfWay):
             self.later(3.0, self.faults._start, head.broker_id)
 
 
-DIRECTED = (RefusedAndUnknown, LateAfterAll, GivenBackHalfWay, GivenBackByAnother)
+class BackAndDeadAgain(Directed):
+    """A switch of two partitions is given up, as above. The first one's own brokers lead it again and commit records, while
+    the request that gives the other one back is never answered. Then all of the source's brokers die. A link broker is in
+    the ISR again, so it leads; the log ends elsewhere now than was noted."""
+
+    partitions = 2
+
+    def __init__(self, world: World, clients: Clients, faults: Faults) -> None:
+        super().__init__(world, clients, faults)
+        self.validated = self.giving_back = self.struck = False
+
+    def stepped(self, state: Mapping[str, Any] | None) -> None:
+        if state is None:
+            return
+        if state["phase"] == Phase.VALIDATED and not self.validated:
+            self.validated = True
+            self.world.target.replicas.stop(2, 9.5, unclean=False)
+        if state["phase"] == Phase.TAKING and self.validated and not self.giving_back:
+            self.giving_back = True
+            self.later(_LOOK, self.look)
+
+    def fate(self, cluster: Cluster, items: Sequence[AlterPartitionItem]) -> Fate | None:
+        """None of the second partition until all have died."""
+        to_real = any(
+            item.tp.partition == 1 and member.broker_id in REAL for item in items for member in item.new_isr
+        )
+        return Fate() if cluster is self.world.source and to_real and not self.struck else None
+
+    def look(self) -> None:
+        if self.world.source.kraft.partitions[self.world.tps[0]].leader in REAL:
+            self.led_again()
+        else:
+            self.later(_LOOK, self.look)
+
+    def led_again(self) -> None:
+        self.later(3.0, self.strike)  # a call's time later the link controller sees it
+
+    def strike(self) -> None:
+        self.struck = True
+        for broker in REAL:
+            self.world.source.replicas.stop(broker, 1.0, unclean=False)
+
+
+class BackAndFollowedByAnother(BackAndDeadAgain):
+    """The same, and the first partition's sidecar is taken for dead in the moment in which its own brokers lead again. The
+    next one was never told to stop, and they die before the link controller has seen that they lead."""
+
+    def led_again(self) -> None:
+        world, tp = self.world, self.world.tps[0]
+        sidecar = world.target.kraft.partitions[tp].leader
+        for cluster in world.clusters:
+            cluster.kraft.fence(cluster.links[sidecar])
+        self.later(1.5, self.strike)
+
+
+class EndOfOne(Directed):
+    """From the take-over on, the target's brokers and the source's followers copy nothing for a while: only the leader and
+    the link broker have the end of the log. Once the source's brokers are out of the ISR the sidecar dies, and the leader
+    restarts without what was not committed. Clients are silent, for the fence waits for what they have sent."""
+
+    settles = 5.0  # longer, writes pile up that nobody takes
+
+    def __init__(self, world: World, clients: Clients, faults: Faults) -> None:
+        super().__init__(world, clients, faults)
+        self.lazy = False
+
+    def start(self) -> None:
+        super().start()
+        self.later(_ASKED - 0.5, setattr, self.clients, "silent", True)
+
+    def stepped(self, state: Mapping[str, Any] | None) -> None:
+        if state is not None and state["phase"] == Phase.TAKING and not self.lazy:
+            self.lazy = True
+            until = self.world.loop.time() + 1.2
+            leader = self.world.source.kraft.partitions[self.world.tps[0]].leader
+            for cluster in self.world.clusters:
+                idle = [b for b in REAL if cluster is self.world.target or b != leader]
+                cluster.replicas.lazy.update(dict.fromkeys(idle, until))
+            self.world.source.append(self.world.tps[0], "tail")
+            self.later(_LOOK, self.look, leader)
+
+    def look(self, leader: int) -> None:
+        world, tp = self.world, self.world.tps[0]
+        if world.source.electable(tp):
+            self.later(_LOOK, self.look, leader)
+            return
+        sidecar = world.source.sidecar_at(world.source.kraft.partitions[tp].leader)
+        world.kill(sidecar)
+        self.later(3.0, self.faults._start, sidecar)
+        world.source.replicas.stop(leader, 1.0, unclean=True)
+        del world.source.replicas.logs[tp][leader][world.source.replicas.committed[tp] :]
+
+
+DIRECTED = (
+    RefusedAndUnknown,
+    LateAfterAll,
+    GivenBackHalfWay,
+    GivenBackByAnother,
+    BackAndDeadAgain,
+    BackAndFollowedByAnother,
+    EndOfOne,
+)

@@ -7,19 +7,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from controller import keys
-from controller.decide import give_backs, promotes, take_overs
-from controller.judge import take_over
-from controller.judge.hand_over import Settlement
 from controller.operations import Delete, Operation, Put
-from controller.plan import taken_configs
-from controller.plan.taken_configs import TAKEN_CONFIGS
-from controller.plan.topic_configs import UNCLEAN
-from controller.state import MirrorPartition
-from fetcher.in_sync import InSyncFollower
 from fleet import messages as m
 from fleet.commands import Commands, FleetIncomplete
 from fleet.fleet_controller import FleetController
@@ -27,20 +19,25 @@ from fleet.lease import Holder, Lease, LeaseTable
 from fleet.member import Member
 from fleet.shared_controller import SharedController
 from fleet.stores.base import ControllerFenced
-from linker.links.source_sync import SourceSync
-from linker.promote import hand_over
 from linker.promote.checks import Checks
-from linker.promote.hand_over import HandOverRun
-from linker.switch import take_over as switching
 from tests.controller.memory_store import MemoryStore
-from tests.sim.directed import Directed, GivenBackByAnother, GivenBackHalfWay, LateAfterAll, RefusedAndUnknown
+from tests.sim import switch_mutations as of_switches
+from tests.sim.directed import (
+    BackAndDeadAgain,
+    BackAndFollowedByAnother,
+    Directed,
+    EndOfOne,
+    GivenBackByAnother,
+    GivenBackHalfWay,
+    LateAfterAll,
+    RefusedAndUnknown,
+)
 from tests.sim.sidecar import ProcessLease
 from tests.sim.store import StoreServer
 from tests.sim.story import Kind
+from tests.sim.switch_mutations import Patch
 from wire.client.waiting import until_set
 from wire.frames.types import TopicPartition
-
-Patch = tuple[Any, str, Any]
 
 
 @dataclass(frozen=True)
@@ -229,97 +226,6 @@ def _lease_from_the_answer() -> list[Patch]:
     return [(Lease, "renewed", renewed)]
 
 
-def _one_replica_is_enough() -> list[Patch]:
-    """An in-sync follower tells what the first replica of the mirror has."""
-    original = SourceSync.must_hold
-
-    def must_hold(self: SourceSync, copy: Any) -> Collection[int]:
-        return list(original(self, copy))[:1]
-
-    return [(SourceSync, "must_hold", must_hold)]
-
-
-def _epochs_unwritten() -> list[Patch]:
-    """An in-sync follower tells a position although leader epochs below it are not written down."""
-
-    def safe(self: InSyncFollower, copy: Any, offset: int) -> bool:
-        return bool(copy.held_by(self._ports.must_hold(copy), offset))
-
-    return [(InSyncFollower, "_safe", safe)]
-
-
-def _leading_is_enough() -> list[Patch]:
-    """A partition counts as taken over as soon as a link broker leads it."""
-    return [(take_over, "held_by_link", lambda partition, link_brokers: partition.leader in link_brokers)]
-
-
-def _unclean_elections() -> list[Patch]:
-    """A partition that is taken over may have any of its replicas elected."""
-    taken = {name: value for name, value in TAKEN_CONFIGS.items() if name != UNCLEAN}
-    forced = {name: value for name, value in taken_configs.FORCED.items() if name != UNCLEAN}
-    return [
-        (switching, "TAKEN_CONFIGS", taken),
-        (take_overs, "TAKEN_CONFIGS", taken),
-        (give_backs, "TAKEN_CONFIGS", taken),
-        (taken_configs, "TAKEN_CONFIGS", taken),
-        (taken_configs, "FORCED", forced),
-    ]
-
-
-def _ends_forgotten_early() -> list[Patch]:
-    """Giving back begins with what was written down of the ends forgotten."""
-    original = give_backs.give_back
-
-    def give_back(image: Any, link: str, topics: Collection[str], now: int) -> list[Any]:
-        return [
-            replace(record, taken=None, session_epoch=-1) if isinstance(record, MirrorPartition) else record
-            for record in original(image, link, topics, now)
-        ]
-
-    return [(give_backs, "give_back", give_back)]
-
-
-def _back_by_itself() -> list[Patch]:
-    """A partition goes back although the hand-over of another one of its topic may be carried out yet."""
-    original = HandOverRun._retreat
-
-    async def retreat(self: HandOverRun, open_: list[TopicPartition], reason: str) -> list[TopicPartition]:
-        safe = [tp for tp in open_ if self._settle(tp) is Settlement.IMPOSSIBLE and not self._is_bound(tp)]
-        if safe:
-            await self._context.go_back(dict.fromkeys(safe, reason))
-        left = [tp for tp in open_ if tp not in safe]
-        return await original(self, left, reason) if left else []
-
-    return [(HandOverRun, "_retreat", retreat)]
-
-
-def _loose_is_taken() -> list[Patch]:
-    """A hand-over is sent whether or not its source is written down as taken."""
-    return [
-        (module, "refuse_unless_taken", lambda image, link, tps: None) for module in (promotes, hand_over)
-    ]
-
-
-def _noted_is_taken() -> list[Patch]:
-    """It is asked only where the attempt is not written down yet."""
-    return [(hand_over, "refuse_unless_taken", lambda image, link, tps: None)]
-
-
-def _unknown_is_refused() -> list[Patch]:
-    """A hand-over that was not answered counts as one that will never be carried out."""
-    original = hand_over.settle
-
-    def settle(image: Any, tp: Any, topic_id: Any, link_brokers: Any, unknown: Any) -> Any:
-        return original(image, tp, topic_id, link_brokers, None)
-
-    return [(hand_over, "settle", settle)]
-
-
-def _back_to_anybody() -> list[Patch]:
-    """A partition is given back to any broker that is alive, whatever it lacks."""
-    return [(take_over, "_stands_at", lambda image, broker, position, end: True)]
-
-
 MUTATIONS: Mapping[str, Mutation] = {
     mutation.name: mutation
     for mutation in (
@@ -338,26 +244,67 @@ MUTATIONS: Mapping[str, Mutation] = {
         Mutation("bye-renewed", "a lease that was given back is renewed", _given_up_is_renewed),
         Mutation("lease-from-answer", "the lease runs from the answer", _lease_from_the_answer),
         Mutation(
-            "one-replica-in-sync", "in sync, one replica is enough", _one_replica_is_enough, Kind.SWITCH
+            "one-replica-in-sync",
+            "in sync, one replica is enough",
+            of_switches.one_replica_is_enough,
+            Kind.SWITCH,
         ),
         Mutation(
             "epochs-unwritten",
             "a position is told before the leader epochs below it are written down",
-            _epochs_unwritten,
+            of_switches.epochs_unwritten,
             Kind.AMBUSH,
         ),
         Mutation(
-            "led-is-taken", "a leader is enough, whoever is in the ISR", _leading_is_enough, Kind.SWITCH
+            "led-is-taken",
+            "a leader is enough, whoever is in the ISR",
+            of_switches.leading_is_enough,
+            Kind.SWITCH,
         ),
         Mutation(
-            "unclean-elections", "what is taken over may be elected unclean", _unclean_elections, Kind.SWITCH
+            "unclean-elections",
+            "what is taken over may be elected unclean",
+            of_switches.unclean_elections,
+            Kind.SWITCH,
         ),
-        Mutation("ends-forgotten", "giving back begins without the ends", _ends_forgotten_early, Kind.AMBUSH),
-        Mutation("back-to-anybody", "given back to whom records are missing", _back_to_anybody, Kind.AMBUSH),
-        Mutation("back-by-itself", "a part of a topic goes back", _back_by_itself, story=RefusedAndUnknown),
-        Mutation("unknown-is-refused", "no answer is a refusal", _unknown_is_refused, story=LateAfterAll),
-        Mutation("loose-is-taken", "handed over, taken or not", _loose_is_taken, story=GivenBackByAnother),
-        Mutation("noted-is-taken", "noted once, taken for ever", _noted_is_taken, story=GivenBackHalfWay),
+        Mutation(
+            "ends-forgotten",
+            "giving back begins without the ends",
+            of_switches.ends_forgotten_early,
+            Kind.AMBUSH,
+        ),
+        Mutation(
+            "back-to-anybody",
+            "given back to whom records are missing",
+            of_switches.back_to_anybody,
+            Kind.AMBUSH,
+        ),
+        Mutation(
+            "back-by-itself",
+            "a part of a topic goes back",
+            of_switches.back_by_itself,
+            story=RefusedAndUnknown,
+        ),
+        Mutation(
+            "unknown-is-refused", "no answer is a refusal", of_switches.unknown_is_refused, story=LateAfterAll
+        ),
+        Mutation(
+            "loose-is-taken",
+            "handed over, taken or not",
+            of_switches.loose_is_taken,
+            story=GivenBackByAnother,
+        ),
+        Mutation(
+            "noted-is-taken", "noted once, taken for ever", of_switches.noted_is_taken, story=GivenBackHalfWay
+        ),
+        Mutation("ends-kept", "an end holds on", of_switches.ends_kept, story=BackAndDeadAgain),
+        Mutation(
+            "noted-is-followed",
+            "a noted end is followed beyond",
+            of_switches.noted_is_followed,
+            story=BackAndFollowedByAnother,
+        ),
+        Mutation("end-unheld", "an end is told that replicas lack", of_switches.end_unheld, story=EndOfOne),
         Mutation("lease-off-both", "no lease is looked at, at either side", _lease_check_off, Kind.SWITCH),
     )
 }

@@ -106,6 +106,7 @@ async def _live(world: World, ambush: int | None, directed: type[Directed] | Non
     await world.begin()
     clients.start()
     more: Ambush | Directed | None = Ambush(world, ambush) if ambush is not None else None
+    within = _SETTLES if directed is None or directed.settles is None else directed.settles
     if directed is not None:
         more = directed(world, clients, faults)
     else:
@@ -124,7 +125,7 @@ async def _live(world: World, ambush: int | None, directed: type[Directed] | Non
     if more is not None:
         more.peace()
     faults.peace()
-    await _settle(world, loop.time())
+    await _settle(world, loop.time(), within)
     # And everything can be handed over in the end.
     before = dict(world.owner)
     for _ in range(3):
@@ -132,7 +133,7 @@ async def _live(world: World, ambush: int | None, directed: type[Directed] | Non
             break
         faults.ask_promote()
         await _pause(world, 1.5 if not world.switching else 8.0)
-        await _settle(world, loop.time() - 1.0)
+        await _settle(world, loop.time() - 1.0, within)
     else:
         if not _is_over(world, before):
             world.broken(f"e: {[tp for tp in world.tps if not world.owned(tp)]} cannot be promoted")
@@ -146,10 +147,10 @@ def _is_over(world: World, before: Mapping[TopicPartition, Cluster]) -> bool:
     return all(map(world.owned, world.tps))
 
 
-async def _settle(world: World, since: float) -> None:
+async def _settle(world: World, since: float, within: float) -> None:
     begun = world.loop.time()
     while not world.ended.is_set() and (left := unsettled(world, since)) is not None:
-        if world.loop.time() > begun + _SETTLES:
+        if world.loop.time() > begun + within:
             world.broken(f"e: {left}")
         await _pause(world, 0.25)
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.sim.__main__ import first_caught
-from tests.sim.directed import DIRECTED, Directed
+from tests.sim.directed import DIRECTED, BackAndDeadAgain, Directed
 from tests.sim.mutations import MUTATIONS
 from tests.sim.story import Kind, direct, tell
 
@@ -97,3 +97,15 @@ def test_directed_stories(story: type[Directed]) -> None:
     if told.broken is not None:
         pytest.fail("\n".join([*told.broken.trace[-60:], f"{story.__name__}: {told.broken}"]))
     assert told.acks
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("left", range(2))
+def test_one_of_two_rules_is_enough(left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are out where it is missed."""
+    patches = MUTATIONS["ends-kept"].patches()
+    assert len(patches) == 2
+    del patches[left]
+    for where, what, instead in patches:
+        monkeypatch.setattr(where, what, instead)
+    assert direct(BackAndDeadAgain).broken is None
