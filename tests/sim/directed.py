@@ -153,9 +153,9 @@ class GivenBackByAnother(GivenBackHalfWay):
 
 
 class BackAndDeadAgain(Directed):
-    """A switch of two partitions is given up, as above. The first one's own brokers lead it again and commit records, while
-    the request that gives the other one back is never answered. Then all of the source's brokers die. A link broker is in
-    the ISR again, so it leads; the log ends elsewhere now than was noted."""
+    """A switch of two partitions is given up for the same reason. The first one's own brokers lead it again and commit
+    records, while the request that gives the other one back is never answered. Then all of the source's brokers die. A link
+    broker is in the ISR again, so it leads; the log ends elsewhere now than was noted."""
 
     partitions = 2
 
@@ -187,7 +187,7 @@ class BackAndDeadAgain(Directed):
             self.later(_LOOK, self.look)
 
     def led_again(self) -> None:
-        self.later(3.0, self.strike)  # a call's time later the link controller sees it
+        self.later(3.0, self.strike)  # by then the call has ended, and the link controller has seen it
 
     def strike(self) -> None:
         self.struck = True
@@ -241,7 +241,7 @@ class EndOfOne(Directed):
         sidecar = world.source.sidecar_at(world.source.kraft.partitions[tp].leader)
         world.kill(sidecar)
         self.later(3.0, self.faults._start, sidecar)
-        world.source.replicas.stop(leader, 1.0, unclean=True)
+        world.source.replicas.stop(leader, 1.0, unclean=False)
         del world.source.replicas.logs[tp][leader][world.source.replicas.committed[tp] :]
 
 
