@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from controller.decide.mirrors import change, mirror_of, partition_in, partition_of
+from controller.decide.mirrors import change, mirror_of
 from controller.decide.source_fence import debts
-from controller.decide.take_overs import link_against
+from controller.decide.take_overs import going_back, link_against
 from controller.errors import NotFound, Refused, listed
 from controller.image import ControllerImage
 from controller.phases import LED_ELSEWHERE, SWITCHING, Phase
@@ -53,21 +53,26 @@ def note_widening(
     image: ControllerImage, link: str, attempts: Mapping[TopicPartition, Attempt]
 ) -> list[Record]:
     """Note the epochs of AlterPartitions that take real brokers into the ISR, before they are sent."""
-    return [
-        replace(partition_in(image, link, tp, Phase.TAKING), attempt=attempt)
-        for tp, attempt in attempts.items()
-    ]
+    return [replace(going_back(image, link, tp), attempt=attempt) for tp, attempt in attempts.items()]
 
 
-def given_back(image: ControllerImage, link: str, topics: Iterable[str], now: int) -> list[Record]:
+def given_back(
+    image: ControllerImage,
+    link: str,
+    topics: Iterable[str],
+    judged: Mapping[TopicPartition, Attempt | None],
+    now: int,
+) -> list[Record]:
     """Remove the mirrors: real brokers lead these topics again, and no AlterPartition that was sent can be carried out any
-    more."""
+    more. `judged`: the attempts that this was said of; several may give a topic back at once."""
     records: list[Record] = []
     for topic in topics:
-        for state in image.topic_partitions(link, topic):
-            partition_in(image, link, state.tp, Phase.TAKING)
-        if (mirror := image.mirrors.get((link, topic))) is not None:
-            records += [*configs_put_back(image, mirror, now), RemoveMirror(link, topic)]
+        if (mirror := image.mirrors.get((link, topic))) is None:
+            continue
+        for tp in mirror.topic_partitions():
+            if going_back(image, link, tp).attempt != judged.get(tp):
+                raise Refused(f"{tp}: another AlterPartition was sent meanwhile")
+        records += [*configs_put_back(image, mirror, now), RemoveMirror(link, topic)]
     return records
 
 
@@ -122,7 +127,7 @@ def forget_ends(image: ControllerImage, link: str, tps: Iterable[TopicPartition]
     return [
         replace(state, taken=None, session_epoch=-1)
         for tp in tps
-        if (state := partition_of(image, link, tp)).phase is Phase.TAKING and state.taken is not None
+        if (state := going_back(image, link, tp)).taken is not None
     ]
 
 

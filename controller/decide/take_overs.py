@@ -157,7 +157,7 @@ def note_ends(
     return [
         _led(image, link, tp, end, leadership)
         for tp, (end, leadership) in ends.items()
-        if partition_in(image, link, tp, Phase.TAKING).taken is None
+        if going_back(image, link, tp).taken is None
     ]
 
 
@@ -227,4 +227,12 @@ def refuse_unless_taken(image: ControllerImage, link: str, tps: Collection[Topic
 def _going_forward(image: ControllerImage, link: str, tp: TopicPartition) -> MirrorPartition:
     if mirror_of(image, link, tp.topic).given_back:
         raise Refused(f"{tp} is being given back to the brokers that led it")
+    return partition_in(image, link, tp, Phase.TAKING)
+
+
+def going_back(image: ControllerImage, link: str, tp: TopicPartition) -> MirrorPartition:
+    """The state of a partition that is being given back. Refused where it is not, or no more: somebody else may have given
+    the topic back, and the next switch may have taken it over again."""
+    if not mirror_of(image, link, tp.topic).given_back:
+        raise Refused(f"{tp} is not being given back")
     return partition_in(image, link, tp, Phase.TAKING)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from controller.judge.hand_over import find
-from controller.judge.take_over import BackStep, Reached, back_step
+from controller.judge.take_over import BackStep, NotNow, Reached, back_step
 from controller.phases import SWITCHING
 from controller.plan.replicas import AlterIsr
 from linker.switch.owner import RealFollowers, SyncFollower
@@ -39,7 +39,8 @@ class GivingBack:
 
     async def give_back(self, topics: Collection[str], *, timeout: float) -> None:
         """Returns when real brokers lead all of them, their configs are as before, and nothing of it is written down any
-        more. Nothing to give back: no change. May be repeated, by the next link controller, too."""
+        more. Nothing to give back: no change. May be repeated, by the next link controller, too, and by others meanwhile:
+        a topic that one of them has given back is left alone, though it be taken over again by then."""
         deadline = now() + timeout
         await self._records.refresh()
         topics = [topic for topic in topics if self._switching(topic)]
@@ -52,7 +53,8 @@ class GivingBack:
             self._since.setdefault(topic, now())
         began = now()
         waiting, left = set(self._steps.partitions(topics)), set(topics)
-        while left:
+        while left := {topic for topic in left if self._going_back(topic)}:
+            waiting = {tp for tp in waiting if tp.topic in left}
             steps = {tp: self._back_step(tp) for tp in waiting}
             if back := [tp for tp, step in steps.items() if isinstance(step, Reached)]:
                 await self._led_again(back)
@@ -73,6 +75,7 @@ class GivingBack:
             if now() >= deadline:
                 raise LinkerError(f"not given back yet: {said(reasons(steps))}")
             await self._find_ends(steps, deadline)
+            steps = {tp: self._back_step(tp) for tp in waiting}  # another one may have ended it meanwhile
             await self._steps.send(steps, deadline)
             await self._widen([tp for tp, one in steps.items() if isinstance(one, AlterIsr)], deadline)
             await self._steps.moved(self._back_step, steps, deadline)
@@ -83,7 +86,7 @@ class GivingBack:
         moved = [tp for tp in tps if self._ends_anew(tp)]
         if moved:
             await self._records.forget_ends(moved)
-        self._follower.go_on(tps)
+        self._follower.go_on([tp for tp in tps if self._going_back(tp.topic)])
 
     def _ends_anew(self, tp: TopicPartition) -> bool:
         """A topic that is closed takes none; one that is gone is led by nobody."""
@@ -94,8 +97,9 @@ class GivingBack:
     async def _end_giving_back(self, topics: Collection[str], deadline: float) -> None:
         if not topics:
             return
+        judged = {tp: self._records.state(tp).attempt for tp in self._steps.partitions(topics)}
         await self._put_back(topics, deadline)
-        await self._records.given_back(topics)
+        await self._records.given_back(topics, judged)
         for topic in topics:
             self._since.pop(topic, None)
 
@@ -115,7 +119,13 @@ class GivingBack:
         states = self._records.image.topic_partitions(self._records.back, topic)
         return any(state.phase in SWITCHING for state in states)
 
+    def _going_back(self, topic: str) -> bool:
+        mirror = self._records.mirror(topic)
+        return mirror is not None and mirror.given_back
+
     def _back_step(self, tp: TopicPartition) -> BackStep:
+        if not self._going_back(tp.topic):
+            return NotNow("it is given back already")
         state, mirror = self._records.state(tp), self._records.mirror(tp.topic)
         return back_step(
             self._owner.image(),
@@ -136,7 +146,8 @@ class GivingBack:
         unknown = [
             tp
             for tp in tps
-            if self._records.state(tp).taken is None
+            if self._going_back(tp.topic)
+            and self._records.state(tp).taken is None
             and (partition := find(image, tp)) is not None
             and partition.leader in link
         ]

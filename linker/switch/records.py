@@ -68,8 +68,10 @@ class TakeOverRecords:
     async def forget_ends(self, tps: Collection[TopicPartition]) -> None:
         await self._decide(lambda image: give_backs.forget_ends(image, self.back, tps))
 
-    async def given_back(self, topics: Collection[str]) -> None:
-        await self._decide(lambda image: give_backs.given_back(image, self.back, topics, self._now()))
+    async def given_back(
+        self, topics: Collection[str], judged: Mapping[TopicPartition, Attempt | None]
+    ) -> None:
+        await self._decide(lambda image: give_backs.given_back(image, self.back, topics, judged, self._now()))
 
     async def reverse(self, topics: Sequence[str], led: Collection[TopicPartition] = ()) -> None:
         """The other cluster's own brokers lead: the mirrors in the cluster that was left follow them. `led`: its metadata

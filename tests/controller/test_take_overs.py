@@ -127,9 +127,29 @@ def test_nothing_leads_forward_from_giving_back() -> None:
     ):
         with pytest.raises(Refused, match="given back"):
             again()
-    image.replay(give_backs.given_back(image, BACK, ["t"], 0))
+    image.replay(give_backs.given_back(image, BACK, ["t"], {TP: image.partitions[BACK, TP].attempt}, 0))
     assert (BACK, "t") not in image.mirrors
     taken(taking(image))  # another time
+
+
+def test_giving_back_does_nothing_to_the_next_take_over() -> None:
+    """Several may give a topic back at once, and one of them has ended it."""
+    image = taken(taking(image_of()))
+    image.replay(give_backs.give_back(image, BACK, ["t"], 0))
+    image.replay(give_backs.note_widening(image, BACK, {TP: ATTEMPT}))
+    with pytest.raises(Refused, match="another AlterPartition was sent"):
+        give_backs.given_back(image, BACK, ["t"], {TP: None}, 0)
+    image.replay(give_backs.given_back(image, BACK, ["t"], {TP: ATTEMPT}, 0))
+    assert give_backs.given_back(image, BACK, ["t"], {TP: ATTEMPT}, 0) == []
+    image = taking(image)
+    for late in (
+        lambda: give_backs.note_widening(image, BACK, {TP: ATTEMPT}),
+        lambda: take_overs.note_ends(image, BACK, {TP: (100, Leadership(800, 4, (800,)))}),
+        lambda: give_backs.forget_ends(image, BACK, [TP]),
+        lambda: give_backs.given_back(image, BACK, ["t"], {TP: None}, 0),
+    ):
+        with pytest.raises(Refused, match="not being given back"):
+            late()
 
 
 def test_a_switch_that_is_to_be_final_goes_nowhere_else() -> None:
@@ -163,7 +183,7 @@ def test_configs_of_a_late_request_are_put_back() -> None:
 
     assert changed(before, 1) == {}, "the take-over itself sets them"
     image.replay(give_backs.give_back(image, BACK, ["t"], 0))
-    image.replay(give_backs.given_back(image, BACK, ["t"], 7))
+    image.replay(give_backs.given_back(image, BACK, ["t"], {TP: image.partitions[BACK, TP].attempt}, 7))
     assert changed(before, 8) == {}
     assert changed(None, 8) == {}, "the topic is gone"
     assert changed({**before, "min.insync.replicas": "1"}, 8) == {}, "somebody else's change"
@@ -188,7 +208,7 @@ def test_a_late_request_does_not_undo_what_was_followed_meanwhile() -> None:
     followed = {**FORCED, "min.insync.replicas": "3"}
     image.replay([replace(mirror, copied_configs=followed, restore_configs=dict.fromkeys(FORCED, "5"))])
     image.replay(give_backs.give_back(image, BACK, ["t"], 0))
-    image.replay(give_backs.given_back(image, BACK, ["t"], 7))
+    image.replay(give_backs.given_back(image, BACK, ["t"], {TP: image.partitions[BACK, TP].attempt}, 7))
     put_back = changes(image, "l", BACK, lambda _, __: TAKEN_CONFIGS, 8)
     assert put_back == {"t": {**dict.fromkeys(FORCED, "5"), "min.insync.replicas": "3"}}
 

@@ -45,12 +45,14 @@ class Directed:
     def start(self) -> None:
         self.world.fate = self.fate
         self.world.stepped = self.stepped
+        self.world.held = self.held
         self.world.loop.kernel(_ASKED, self.faults.ask_promote)
 
     def peace(self) -> None:
         """Whatever was begun ends."""
         self.world.fate = None
         self.world.stepped = None
+        self.world.held = None
         self.clients.silent = False
 
     # What a story is made of.
@@ -61,6 +63,10 @@ class Directed:
 
     def stepped(self, state: Mapping[str, Any] | None) -> None:
         """The state of a partition was written, or removed."""
+
+    def held(self, cluster: Cluster) -> float:
+        """For how many seconds the question of where a metadata log ends is on its way."""
+        return 0.0
 
     def hands_over(self, cluster: Cluster, items: Sequence[AlterPartitionItem]) -> bool:
         """To the target's own brokers, of what the source owns."""
@@ -245,6 +251,61 @@ class EndOfOne(Directed):
         del world.source.replicas.logs[tp][leader][world.source.replicas.committed[tp] :]
 
 
+class GivenBackByTwo(Directed):
+    """A switch is given up, and all brokers of the source die. Two tasks give the topic back then, and one of them waits for
+    an answer until the other has ended that and the next switch has begun. It goes on right behind that one's shrink, and
+    what it sends comes late."""
+
+    def __init__(self, world: World, clients: Clients, faults: Faults) -> None:
+        super().__init__(world, clients, faults)
+        clients.silent = True
+        self.shrunk = self.dead = False
+        self.waits: float | None = None
+        self.late: Sequence[AlterPartitionItem] = ()
+
+    def start(self) -> None:
+        super().start()
+        self.later(8.0, self.faults.ask_promote)
+
+    def fate(self, cluster: Cluster, items: Sequence[AlterPartitionItem]) -> Fate | None:
+        if cluster is not self.world.source:
+            return None
+        widens = any(member.broker_id in REAL for item in items for member in item.new_isr)
+        if not self.dead:
+            return None if widens else Fate()
+        if self.world.loop.time() > 8.0 and not widens and not self.shrunk:
+            self.shrunk = True
+            return Fate(after=0.0)
+        if self.shrunk and widens and not self.late:
+            self.late = items
+            return Fate()
+        return None
+
+    def stepped(self, state: Mapping[str, Any] | None) -> None:
+        if state is None:
+            if not self.dead:
+                self.dead = True
+                for number, broker in enumerate(REAL):
+                    self.later(0.1 + number * 0.03, self.stop, broker)
+        elif state["phase"] == Phase.TAKING and self.dead and self.waits is None:
+            self.waits = 8.5
+        elif state["phase"] == Phase.TAKEN and self.late:
+            self.later(0.01, self.land)
+
+    def held(self, cluster: Cluster) -> float:
+        waits, now = self.waits, self.world.loop.time()
+        if cluster is not self.world.source or waits is None or now > waits:
+            return 0.0
+        self.waits = 0.0
+        return max(0.0, waits - now)
+
+    def stop(self, broker: int) -> None:
+        self.world.source.replicas.stop(broker, 1.2, unclean=False)
+
+    def land(self) -> None:
+        self.world.source.kraft.alter_partition(self.late[0].leader, self.late)
+
+
 DIRECTED = (
     RefusedAndUnknown,
     LateAfterAll,
@@ -253,4 +314,5 @@ DIRECTED = (
     BackAndDeadAgain,
     BackAndFollowedByAnother,
     EndOfOne,
+    GivenBackByTwo,
 )

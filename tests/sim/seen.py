@@ -63,6 +63,8 @@ class Metadata:
     async def caught_up(self, timeout: float) -> None:
         cluster = self._cluster
         network = cluster.world.network
+        if cluster.world.held is not None:
+            await asyncio.sleep(min(timeout, cluster.world.held(cluster)))
         wanted = await network.request(self.process.name, cluster.name, lambda: cluster.version, timeout)
         await self.wait_for(lambda _: True if self.version >= wanted else None, timeout)
 

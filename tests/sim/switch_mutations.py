@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from controller.decide import give_backs, promotes, take_overs
+from controller.decide.mirrors import partition_in
 from controller.judge import take_over
 from controller.judge.hand_over import Settlement
+from controller.phases import Phase
 from controller.plan import taken_configs
 from controller.plan.taken_configs import TAKEN_CONFIGS
 from controller.plan.topic_configs import UNCLEAN
@@ -18,6 +20,7 @@ from linker.links.source_sync import SourceSync
 from linker.promote import hand_over
 from linker.promote.hand_over import HandOverRun
 from linker.switch import take_over as switching
+from linker.switch.giving_back import GivingBack
 from wire.frames.types import TopicPartition
 
 Patch = tuple[Any, str, Any]
@@ -107,6 +110,19 @@ def unknown_is_refused() -> list[Patch]:
         return original(image, tp, topic_id, link_brokers, None)
 
     return [(hand_over, "settle", settle)]
+
+
+def next_is_given_back() -> list[Patch]:
+    """A task that gives a topic back goes on when another one has ended that, and the next switch has begun."""
+
+    def going_back(image: Any, link: str, tp: TopicPartition) -> MirrorPartition:
+        return partition_in(image, link, tp, Phase.TAKING)
+
+    return [
+        (GivingBack, "_going_back", lambda self, topic: self._records.mirror(topic) is not None),
+        (give_backs, "going_back", going_back),
+        (take_overs, "going_back", going_back),
+    ]
 
 
 def back_to_anybody() -> list[Patch]:

@@ -113,6 +113,8 @@ class World:
         #: What becomes of an AlterPartition, where a directed story says it.
         self.fate: Callable[[Cluster, Sequence[AlterPartitionItem]], Fate | None] | None = None
         #: Told of each state of a partition that is written, or None when one is removed.
+        #: Of a directed story: for how long the question of where a cluster's metadata log ends is on its way.
+        self.held: Callable[[Cluster], float] | None = None
         self.stepped: Callable[[Mapping[str, Any] | None], None] | None = None
         self.last_ack: dict[TopicPartition, float] = dict.fromkeys(self.tps, 0.0)
 
