@@ -90,7 +90,10 @@ async def test_a_mirror_of_a_mirror_is_equal_at_the_end(
     await to_c.restart()
     await asyncio.to_thread(write, a, "orders", 200)
     await equal(a, "orders", c, at_c)
-    found = await shown(to_c, "from-b", at_c, MirrorState.ACTIVE)
+    deadline = time.monotonic() + PATIENCE  # the lag is known with each replica's next fetch
+    while (found := await shown(to_c, "from-b", at_c, MirrorState.ACTIVE)).lag:
+        assert time.monotonic() < deadline, found
+        await asyncio.sleep(0.1)
     assert found.lag == 0, found
     assert await asyncio.to_thread(read, c.bootstrap, at_c, "readers", 1000) == 1000
 

@@ -176,7 +176,7 @@ async def test_a_restarted_coordinator_and_partitions_that_appear(
 
         await asyncio.gather(*(gate.open(final) for gate in gates.values()))
         for name, reader in readers.items():
-            await reader.wait_first(PARTITIONS + 3, 30.0)
+            await reader.wait_first(PARTITIONS + 3, 60.0)
             begun = {tp: offset for tp, (offset, _) in reader.first.items()}
             assert begun == {tp: offset.offset for tp, offset in final.items()}, name
 

@@ -65,7 +65,8 @@ async def test_promote_under_load(make_scene: MakeScene, unique_topic: Callable[
     led = await asyncio.to_thread(cluster_leaders, scene.target)
     assert sum(led.values()) == sum(led_before.values()) + 6
     spread = max(led.values()) - min(led.values())
-    assert spread <= max(1, max(led_before.values()) - min(led_before.values())), (led_before, led)
+    # One of them may have been elected while the preferred leader was out of the ISR, on a busy machine.
+    assert spread <= 1 + max(1, max(led_before.values()) - min(led_before.values())), (led_before, led)
 
 
 @pytest.mark.slow
