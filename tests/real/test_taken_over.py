@@ -38,6 +38,14 @@ UniqueTopic = Callable[[str], str]
 __all__ = ["make_member"]
 
 
+class Written(Events):
+    """Leader epochs are in the state as soon as they are known."""
+
+    def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> bool:
+        super().source_epoch(tp, epoch, start_offset)
+        return False
+
+
 class TakenPartition:
     """A partition of the owner's cluster, and the same of the other one."""
 
@@ -46,7 +54,7 @@ class TakenPartition:
     ) -> None:
         self.kafka, self.owner, self.other, self.target, self.tp = kafka, owner, other, target, tp
         self.directory = MirrorDirectory()
-        self.events = Events()
+        self.events = Written()
         self.server = FollowerServer(
             self.directory, lambda: target.image, target.broker_id, switching=lambda _key, _index: True
         )
