@@ -185,12 +185,23 @@ async def add_partitions(bootstrap: str, name: str, total: int, new: range, reco
 
 def _fill(bootstrap: str, name: str, partitions: range, records: int) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    refused: list[object] = []
+    deadline = time.monotonic() + 30
+    while not set(partitions) <= producer.list_topics(name, timeout=10).topics[name].partitions.keys():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the producer does not see all partitions of topic {name}")
+        time.sleep(0.05)
+
+    def delivered(error: object, _record: object) -> None:
+        if error is not None:
+            refused.append(error)
+
     for number in range(records):
         for partition in partitions:
-            producer.produce(name, b"%d" % number, partition=partition)
+            producer.produce(name, b"%d" % number, partition=partition, on_delivery=delivered)
         producer.poll(0)
-    if producer.flush(30):
-        raise TimeoutError(f"topic {name} could not be filled")
+    if producer.flush(30) or refused:
+        raise TimeoutError(f"topic {name} could not be filled: {refused[:1]}")
 
 
 async def renew_for(gates: Mapping[str, Gate], seconds: float) -> None:

@@ -17,6 +17,7 @@ from groups.gates.requests import describe
 from lab.clusters.kafka_cluster import KafkaCluster
 from tests.real.harness_gates import (
     Reader,
+    Side,
     add_partitions,
     at,
     filled_topic,
@@ -24,6 +25,7 @@ from tests.real.harness_gates import (
     renew_for,
     sidecar,
 )
+from wire.errors import ClusterUnreachable
 from wire.frames.types import TopicPartition
 
 PARTITIONS = 4
@@ -129,6 +131,13 @@ async def test_opening_right_after_the_last_member_came(
     assert begun == {index: 100 + index for index in range(PARTITIONS)}
 
 
+async def coordinator(side: Side, group: str) -> int | None:
+    try:
+        return await side.coordinators.find(KeyType.GROUP, group)
+    except ClusterUnreachable:
+        return None
+
+
 async def test_a_restarted_coordinator_and_partitions_that_appear(
     target_cluster: KafkaCluster, unique_topic: Callable[[str], str]
 ) -> None:
@@ -140,10 +149,12 @@ async def test_a_restarted_coordinator_and_partitions_that_appear(
     async with AsyncExitStack() as stack:
         side = await stack.enter_async_context(sidecar(bootstrap, {}))
         consumer = f"consumer-{topic}"
-        node = await side.coordinators.find(KeyType.GROUP, consumer)
+        async with asyncio.timeout(30):  # the first group of a cluster has none at once
+            while (node := await coordinator(side, consumer)) is None:
+                await asyncio.sleep(0.2)
         for number in itertools.count():  # one broker coordinates both, so that one restart does
             classic = f"classic-{number}-{topic}"
-            if await side.coordinators.find(KeyType.GROUP, classic) == node:
+            if await coordinator(side, classic) == node:
                 break
         gates = {
             consumer: side.plan(consumer, GateKind.CONSUMER_AND_TRANSACTION),
