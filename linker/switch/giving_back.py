@@ -202,9 +202,11 @@ class GivingBack:
         orders: dict[TopicPartition, tuple[int, ...] | None] = {}
         for tp in self._steps.partitions(topics):
             partition, mirror = find(image, tp), self._records.mirror(tp.topic)
-            if partition is None or mirror is None or partition.adding or partition.removing:
+            if partition is None or mirror is None or not mirror.given_back:
+                continue
+            if partition.adding or partition.removing:
                 # A link broker that was to come beside the leader, and died on its way.
-                if partition is not None and partition.adding and set(partition.adding) <= set(link):
+                if partition.adding and set(partition.adding) <= set(link):
                     orders[tp] = None
                 continue
             listed = [b for b in mirror.replicas_of(tp.partition) if b in partition.replicas]
