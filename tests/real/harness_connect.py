@@ -29,7 +29,7 @@ async def connect_distribution() -> KafkaDistribution:
     broker = await ensure_distribution()
     home = default_cache().absolute() / f"connect-{DEFAULT_VERSION}"
     found = KafkaDistribution(DEFAULT_VERSION, home, broker.java, broker.java_build)
-    async with kafka_jars._locked(home.parent / f".{home.name}.lock"):
+    async with kafka_jars.locked(home.parent / f".{home.name}.lock"):
         if not (home / "complete").exists():
             shutil.rmtree(home, ignore_errors=True)
             home.mkdir()

@@ -27,7 +27,7 @@ async def zookeeper_distribution(version: str = VERSION) -> KafkaDistribution:
     ready = home / "complete"
     if not ready.exists():
         home.parent.mkdir(parents=True, exist_ok=True)
-        async with kafka_jars._locked(home.parent / f".{home.name}.lock"):
+        async with kafka_jars.locked(home.parent / f".{home.name}.lock"):
             if not ready.exists():
                 await kafka_jars._fetch_jars(version, home)
                 ready.touch()
