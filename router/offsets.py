@@ -10,7 +10,7 @@ again".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -30,7 +30,14 @@ from wire.frames.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
     UNSUPPORTED_VERSION,
 )
-from wire.frames.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, unsupported
+from wire.frames.list_offsets import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    OffsetResult,
+    unsupported,
+)
 from wire.frames.offset_requests import (
     AskedPartition,
     OffsetAnswer,
@@ -197,13 +204,7 @@ class OffsetSession:
                     wanted = EARLIEST if wanted == EARLIEST_LOCAL else wanted
                     by_link.setdefault(mirror.link, {})[tp] = wanted
         for link, asked in by_link.items():
-            try:
-                results = await self.hub.ports.source(link).list_offsets(
-                    asked, isolation_level=isolation_level, timeout=TIMEOUT
-                )
-            except LinkerError:
-                # The source's state is link status already; the client asks again.
-                results = {}
+            results = await self._told_by_source(link, asked, isolation_level)
             if (
                 looked_at >= SLICE
             ):  # one answer of the source may be for several clients: not all in the same turn
@@ -222,6 +223,27 @@ class OffsetSession:
             for tps in (of_the_log, *by_link.values()):
                 found.update((tp, (NOT_LEADER_OR_FOLLOWER, -1, -1)) for tp in tps)
         return found
+
+    async def _told_by_source(
+        self, link: str, asked: Mapping[TopicPartition, int], isolation_level: int
+    ) -> Mapping[TopicPartition, OffsetResult]:
+        """Whatever it tells in time. Once all were handed over nothing is waited for: a source that is dead does not answer,
+        and their clients read nothing before they are sent to the new leader."""
+        asking = asyncio.ensure_future(
+            self.hub.ports.source(link).list_offsets(asked, isolation_level=isolation_level, timeout=TIMEOUT)
+        )
+        try:
+            while not asking.done():
+                await asyncio.wait([asking], timeout=_LOOK_AGAIN)
+                if all(self._refusal(self.hub.ports.mirrors.by_name(tp.topic), tp) for tp in asked):
+                    return {}
+            return asking.result()
+        except LinkerError:
+            # The source's state is link status already; the client asks again.
+            return {}
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
 
     # --- partitions that a switch has
 

@@ -363,6 +363,26 @@ async def test_ends_that_the_source_tells_after_the_hand_over_are_of_another_log
         assert (int(topic.partitions[0].error_code), topic.partitions[0].offset) == (6, -1)
 
 
+@pytest.mark.parametrize("api", ["list_offsets", "offset_for_leader_epoch"])
+async def test_a_source_that_does_not_answer_keeps_nobody_from_the_new_leader(api: str) -> None:
+    """librdkafka reads a partition on when its position was judged: by the leader that it had asked, at a failover."""
+    async with Rig() as rig:
+        client = await rig.client()
+        rig.source.inject("list_offsets", delay=30)
+        if api == "list_offsets":
+            asked = {"partitions": [{"partition_index": 0, "timestamp": -1}], "name": "orders"}
+        else:
+            asked = {"partitions": [{"partition": 0, "leader_epoch": 0}], "topic": "orders"}
+        asking = asyncio.ensure_future(client.call(api, {"replica_id": -1, "topics": [asked]}, timeout=5))
+        await eventually(lambda: rig.source.counts["list_offsets"] == 1)
+        await rig.router.fence([TP0], timeout=5)
+        rig.hand_over("orders", 0, leader=2)
+        rig.router.handed_over([TP0])
+        async with asyncio.timeout(1):
+            (topic,) = (await asking).topics
+        assert int(topic.partitions[0].error_code) == 6
+
+
 async def test_fetches_of_a_connection_are_looked_at_one_after_the_other() -> None:
     """As by a broker. What is found for the later ones would wait in memory for the first one's answer."""
     async with Rig() as rig:
