@@ -227,7 +227,7 @@ class OffsetSession:
     async def _told_by_source(
         self, link: str, asked: Mapping[TopicPartition, int], isolation_level: int
     ) -> Mapping[TopicPartition, OffsetResult]:
-        """Whatever it tells in time. Once all were handed over nothing is waited for: a source that is dead does not answer,
+        """The source's answers. Once all were handed over nothing is waited for: a source that is dead does not answer,
         and their clients read nothing before they are sent to the new leader."""
         asking = asyncio.ensure_future(
             self.hub.ports.source(link).list_offsets(asked, isolation_level=isolation_level, timeout=TIMEOUT)
