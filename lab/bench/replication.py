@@ -154,7 +154,7 @@ def _judge(work: Work, result: CaseResult) -> None:
         result.goals += [
             Goal(f"{work.name}, ratio to MirrorMaker 2", faster, 3.5, at_least=True),
             Goal(f"{work.name}, MirrorMaker 2's CPU / sidecar's", cheaper, 20, at_least=True),
-            Goal(f"RSS, {PARTITIONS} partitions", figures["peak_rss_mib"], 80, at_least=False, unit="MiB"),
+            Goal(f"RSS, {PARTITIONS} partitions", figures["peak_rss_mib"], 84, at_least=False, unit="MiB"),
         ]
     result.plots = [
         strip("Throughput", "MB/s", rounds, "mb_per_second"),
