@@ -232,10 +232,15 @@ class OffsetSession:
         asking = asyncio.ensure_future(
             self.hub.ports.source(link).list_offsets(asked, isolation_level=isolation_level, timeout=TIMEOUT)
         )
+        ours = list(asked)
         try:
             while not asking.done():
                 await asyncio.wait([asking], timeout=_LOOK_AGAIN)
-                if all(self._refusal(self.hub.ports.mirrors.by_name(tp.topic), tp) for tp in asked):
+                for tp in ours[: -SLICE - 1 : -1]:  # from the end on, and no more in one turn
+                    if not self._refusal(self.hub.ports.mirrors.by_name(tp.topic), tp):
+                        break
+                    ours.pop()
+                if not ours:
                     return {}
             return asking.result()
         except LinkerError:

@@ -370,17 +370,22 @@ async def test_a_source_that_does_not_answer_keeps_nobody_from_the_new_leader(ap
         client = await rig.client()
         rig.source.inject("list_offsets", delay=30)
         if api == "list_offsets":
-            asked = {"partitions": [{"partition_index": 0, "timestamp": -1}], "name": "orders"}
+            asked = [{"partition_index": index, "timestamp": -1} for index in range(2)]
+            topic = {"name": "orders", "partitions": asked}
         else:
-            asked = {"partitions": [{"partition": 0, "leader_epoch": 0}], "topic": "orders"}
-        asking = asyncio.ensure_future(client.call(api, {"replica_id": -1, "topics": [asked]}, timeout=5))
-        await eventually(lambda: rig.source.counts["list_offsets"] == 1)
-        await rig.router.fence([TP0], timeout=5)
-        rig.hand_over("orders", 0, leader=2)
-        rig.router.handed_over([TP0])
+            asked = [{"partition": index, "leader_epoch": 0} for index in range(2)]
+            topic = {"topic": "orders", "partitions": asked}
+        asking = asyncio.ensure_future(client.call(api, {"replica_id": -1, "topics": [topic]}, timeout=5))
+        await eventually(lambda: rig.source.counts["list_offsets"] >= 1)
+        for tp in (TP0, TopicPartition("orders", 1)):
+            await asyncio.sleep(0.15)
+            assert not asking.done(), "the source may still tell of the other partition"
+            await rig.router.fence([tp], timeout=5)
+            rig.hand_over("orders", tp.partition, leader=2)
+            rig.router.handed_over([tp])
         async with asyncio.timeout(1):
-            (topic,) = (await asking).topics
-        assert int(topic.partitions[0].error_code) == 6
+            (told,) = (await asking).topics
+        assert {int(one.error_code) for one in told.partitions} == {6}
 
 
 async def test_fetches_of_a_connection_are_looked_at_one_after_the_other() -> None:
