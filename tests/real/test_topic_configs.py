@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from admin.models import MirrorState, PromotePhase, PromoteRequest
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess
+from tests.real.kafka_admin import kafka_admin
 from wire.client.cluster import Cluster
 from wire.client.security import ClientSecurity
 from wire.frames.types import TopicPartition as WireTopicPartition
@@ -93,7 +94,7 @@ class Pair:
             for name, value in configs.items()
         ]
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
-        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin = kafka_admin(bootstrap)
         admin.incremental_alter_configs([resource])[resource].result(30)
 
     async def mirror(self, topic: str, *options: str) -> str:
@@ -264,7 +265,7 @@ async def test_a_forced_election_is_told_with_what_was_written(pair: Pair) -> No
     await pair.mirror("forked")
     await pair.sidecar.kill()
     await nobody_leads(pair, "forked")
-    admin = AdminClient({"bootstrap.servers": pair.target.bootstrap})
+    admin = await asyncio.to_thread(kafka_admin, pair.target.bootstrap)
     admin.elect_leaders(ElectionType.UNCLEAN, [TopicPartition("forked", 0)]).result(30)
     pair.write(pair.target.bootstrap, "forked", 30, ago_ms=0)
     pair.write(pair.source.bootstrap, "forked", 7, ago_ms=0)
