@@ -183,20 +183,23 @@ class BenchCluster(KafkaCluster):
         codes = [int(part.error_code) for one in response.responses for part in one.partitions]
         _raise_first([int(response.error_code), *codes], f"reassigning {topic}")
 
-    async def elect_preferred(self, topic: str, partitions: int) -> None:
-        """Move every leadership to the first replica, in one request."""
+    async def elect_preferred(self, topics: Mapping[str, int]) -> None:
+        """Move every leadership of these topics, given with their partitions, to the first replica, in one request."""
         response = await self.call(
             "elect_leaders",
             {
                 "election_type": 0,
-                "topic_partitions": [{"topic": topic, "partitions": list(range(partitions))}],
+                "topic_partitions": [
+                    {"topic": topic, "partitions": list(range(partitions))}
+                    for topic, partitions in topics.items()
+                ],
                 "timeout_ms": int(CALL_TIMEOUT * 1000),
             },
         )
         codes = [
             int(part.error_code) for one in response.replica_election_results for part in one.partition_result
         ]
-        _raise_first([int(response.error_code), *codes], f"electing leaders of {topic}")
+        _raise_first([int(response.error_code), *codes], f"electing leaders of {', '.join(topics)}")
 
     def replica_dirs(self, topic: str, partitions: int, broker: int) -> list[Path]:
         """Where a broker keeps its replicas of a topic."""

@@ -51,13 +51,13 @@ class ProducerProcess(ChildProcess):
         *,
         name: str | None = None,
     ) -> None:
-        """`name`: where a topic has several producers of the library."""
+        """`topic`: one, or several with commas between them. `name`: where it has several producers of the library."""
         name = name or library
         directory.mkdir(parents=True, exist_ok=True)
         super().__init__(f"producer {name}", directory / f"{name}.log")
         self._arguments = [library, name, topic, str(partitions), str(rate)]
         self._directory = directory
-        self._file = directory / f"{name}-{topic}.history"
+        self._file = directory / f"{name}-{topic.partition(',')[0]}.history"
 
     async def start(self, bootstrap: str) -> None:
         """Returns when it writes."""

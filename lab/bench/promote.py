@@ -222,7 +222,7 @@ async def elect_under_load(on: Stage, topic: str, partitions: int, load_seconds:
     await target.wait_reassigned()
 
     async def elect() -> None:
-        await target.elect_preferred(topic, partitions)
+        await target.elect_preferred({topic: partitions})
 
     return Moved(await _under_load(on, topic, partitions, load_seconds, elect), None)
 

@@ -113,6 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = QUICK if options.quick else FULL
     if options.partitions is not None:
         settings = replace(settings, promoted=tuple(options.partitions))
+    if options.largest_topic is not None:
+        settings = replace(settings, largest_topic=options.largest_topic)
     if options.rounds is not None:
         settings = replace(settings, rounds=options.rounds, promotes=options.rounds)
     if options.soak_minutes is not None:
@@ -184,6 +186,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--partitions",
         type=lambda text: [int(one) for one in text.split(",")],
         help="of the topics that are promoted or switched: 1,100",
+    )
+    parser.add_argument(
+        "--largest-topic", type=int, help="partitions of the topics that are switched together"
     )
     parser.add_argument("--rounds", type=int, help="of latencies, promotes and switches")
     parser.add_argument("--soak-minutes", type=float, help="how long the case soak lasts")

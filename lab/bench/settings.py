@@ -17,6 +17,9 @@ class Settings:
     promotes: int
     load_seconds: float  # that producers write before a promote
     promoted: tuple[int, ...] = (1, 100, 1000)  # partitions of the topics that are promoted
+    largest_topic: int | None = (
+        None  # its partitions, of those that are switched together; None: the case's own
+    )
     many: int = 1000  # partitions of the case with many of them
     topics: tuple[int, ...] = (500, 1000, 2000, 5000)  # of one partition, that one link has
     clients: int = 5000  # that only hold a connection

@@ -2,10 +2,11 @@
 
 And what being in sync adds to acks=all.
 
-Idempotent producers of librdkafka, one at each cluster, each in a process of its own, write to topics of 1, 100 and 1,000
-partitions and are never restarted. The figure is the longest gap between two acknowledgements of one producer around a
-switch. Beside it, in turn: the same producers at a topic whose leaderships move by Kafka's own preferred election.
-All writes are checked against the final logs. Both clusters have the back-off of followers that docs/operations.md advises.
+Idempotent producers of librdkafka, one at each cluster, each in a process of its own, write to 1 and 100 partitions of a
+topic and to 1,000 of ten topics, and are never restarted. The figure is the longest gap between two acknowledgements of
+one producer around a switch. Beside it, in turn: the same producers at topics whose leaderships move by Kafka's own
+preferred election. All writes are checked against the final logs. Both clusters have the back-off of followers that
+docs/operations.md advises.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ RATE = 1000
 #: With hundreds of partitions. librdkafka sends one partition's records at a time and has five requests on the way to a
 #: broker: on a machine that both clusters share more would queue up, and what it waits there says nothing of a switch.
 MANY_RATE = 50
+#: Of one topic, which is switched as a whole: more are those of several topics.
+LARGEST_TOPIC = 100
 OTHER, OTHER_RATE = "other", 100.0
 SYNC_PARTITIONS = 4
 SYNC_WARM_TURNS = 8  # at most
@@ -108,33 +111,39 @@ async def _in_use(on: Stage) -> AsyncIterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Topic:
-    """One whose leaderships move in every round. Each round has writers of its own, and its records stay."""
+class _Topics:
+    """Those whose leaderships move in every round. Each round has writers of its own, and its records stay."""
 
-    name: str
-    partitions: int
+    names: tuple[str, ...]
+    partitions: int  # of each
     writers: Mapping[str, BenchCluster]  # where each is bootstrapped
     owner: BenchCluster  # has the log at a round's end
     history: History = field(default_factory=History)
 
+    @property
+    def written(self) -> list[SourceTopic]:
+        return [SourceTopic(name, self.partitions, lambda _filler, _topic: None) for name in self.names]
+
 
 async def _switch(on: Stage, partitions: int, settings: Settings, say: Callable[[str], None]) -> CaseResult:
+    largest = min(partitions, LARGEST_TOPIC if settings.largest_topic is None else settings.largest_topic)
     rate = RATE if partitions <= BESIDE_UP_TO else MANY_RATE
     result = CaseResult(
         f"switch_{partitions}",
-        f"switch of {partitions} partitions there and back, RF {BROKERS}, under an idempotent librdkafka of {rate}/s at "
-        "each cluster; largest gap between two acks of one producer around it; a preferred election of as many in turn; "
-        f"another topic of each cluster gets {OTHER_RATE:g} records a second",
+        f"switch of {partitions} partitions, at most {largest} of a topic, there and back, RF {BROKERS}, under an "
+        f"idempotent librdkafka of {rate}/s at each cluster; largest gap between two acks of one producer around it; a "
+        f"preferred election of as many in turn; another topic of each cluster gets {OTHER_RATE:g} records a second",
         {side: [] for side in (*WAYS, "election")},
     )
-    switched = _Topic(
-        f"switch-{partitions}", partitions, {"source": on.source, "target": on.target}, on.source
-    )
-    elected = _Topic(f"elect-{partitions}", partitions, {"one": on.target, "other": on.target}, on.target)
-    for topic in (switched, elected):
-        await topic.owner.create_topic(topic.name, _orders(partitions), SMALL_INDEXES)
-    await on.create_mirror(switched.name, BROKERS)
-    await on.wait_all_active([switched.name], READY_TIMEOUT)
+    at_each = {"source": on.source, "target": on.target}
+    switched = _Topics(_names(f"switch-{partitions}", partitions, largest), largest, at_each, on.source)
+    at_one = {"one": on.target, "other": on.target}
+    elected = _Topics(_names(f"elect-{partitions}", partitions, largest), largest, at_one, on.target)
+    for topics in (switched, elected):
+        for name in topics.names:
+            await topics.owner.create_topic(name, _orders(largest), SMALL_INDEXES)
+    await on.create_mirrors(switched.names, BROKERS)
+    await on.wait_all_active(switched.names, READY_TIMEOUT)
     for number in range(-settings.warm_up, settings.promotes):
         found = await _under_load(on, switched, rate, settings, dict.fromkeys(WAYS, _owner_moves))
         found |= await _under_load(on, elected, rate, settings, {"election": _election})
@@ -147,7 +156,7 @@ async def _switch(on: Stage, partitions: int, settings: Settings, say: Callable[
             if number >= 0:
                 result.rounds[side].append(one)
     nodes = [*on.source.nodes.values(), *on.target.nodes.values()]
-    result.problems += await asyncio.to_thread(truncations, nodes, [_written(switched)])
+    result.problems += await asyncio.to_thread(truncations, nodes, switched.written)
     _judge(result, partitions)
     return result
 
@@ -166,67 +175,71 @@ def _judge(result: CaseResult, partitions: int) -> None:
     result.plots = [strip("Largest gap between two acks", "ms", result.rounds, "pause_ms")]
 
 
+def _names(prefix: str, partitions: int, largest: int) -> tuple[str, ...]:
+    """All have `largest` partitions."""
+    return tuple(f"{prefix}-{number}" for number in range(-(-partitions // largest)))
+
+
 def _orders(partitions: int) -> list[list[int]]:
     return [[1 + (index + turn) % BROKERS for turn in range(BROKERS)] for index in range(partitions)]
 
 
-async def _owner_moves(on: Stage, topic: _Topic) -> Move:
-    """Ready to be switched the way that it can go."""
-    await on.sync(topic.name)
+async def _owner_moves(on: Stage, topics: _Topics) -> Move:
+    """Ready to be switched the way that they can go."""
+    for name in topics.names:
+        await on.sync(name)
 
     async def switch() -> PromoteJobStatus:
-        job = await asyncio.to_thread(_switched, on, topic.name)
+        job = await asyncio.to_thread(_switched, on, topics.names)
         if job.phase is not PromotePhase.PROMOTED:
-            raise BenchError(f"the switch of {topic.name} ended as {job.phase}: {job.reason}")
+            raise BenchError(f"the switch of {topics.names[0]} ended as {job.phase}: {job.reason}")
         return job
 
     return switch
 
 
-async def _election(on: Stage, topic: _Topic) -> Move:
+async def _election(on: Stage, topics: _Topics) -> Move:
     """The replicas are put into another order, so that the election moves every leadership."""
-    placed = await asyncio.to_thread(placements, topic.owner.bootstrap, [_written(topic)])
-    orders = [placed[tp].replicas[::-1] for tp in _written(topic).topic_partitions()]
-    await topic.owner.reassign_each(topic.name, orders)
-    await topic.owner.wait_reassigned(topic.name)
+    placed = await asyncio.to_thread(placements, topics.owner.bootstrap, topics.written)
+    for one in topics.written:
+        orders = [placed[tp].replicas[::-1] for tp in one.topic_partitions()]
+        await topics.owner.reassign_each(one.name, orders)
+    for one in topics.written:
+        await topics.owner.wait_reassigned(one.name)
 
     async def elect() -> None:
-        await topic.owner.elect_preferred(topic.name, topic.partitions)
+        await topics.owner.elect_preferred({one.name: one.partitions for one in topics.written})
 
     return elect
 
 
-def _written(topic: _Topic) -> SourceTopic:
-    return SourceTopic(topic.name, topic.partitions, lambda _filler, _topic: None)
-
-
 async def _under_load(
     on: Stage,
-    topic: _Topic,
+    topics: _Topics,
     rate: float,
     settings: Settings,
-    moves: Mapping[str, Callable[[Stage, _Topic], Awaitable[Move]]],
+    moves: Mapping[str, Callable[[Stage, _Topics], Awaitable[Move]]],
 ) -> dict[str, dict[str, Any]]:
     """The cost of each move to the writers."""
-    history = topic.history
+    history = topics.history
     producers = {
         side: ProducerProcess(
             LibrdkafkaProducer.library,
-            topic.name,
-            topic.partitions,
+            ",".join(topics.names),
+            topics.partitions,
             rate,
             on.filler.directory / "producers",
             name=f"{side}-{len(history.marks)}",
         )
-        for side in topic.writers
+        for side in topics.writers
     }
     jobs: dict[str, PromoteJobStatus | None] = {}
     windows: dict[str, tuple[float, float]] = {}
     try:
-        await together(producers[side].start(where.bootstrap) for side, where in topic.writers.items())
+        await together(producers[side].start(where.bootstrap) for side, where in topics.writers.items())
         await asyncio.sleep(settings.load_seconds)
         for name, prepare in moves.items():
-            move = await prepare(on, topic)
+            move = await prepare(on, topics)
             await asyncio.sleep(AFTERWARDS)
             began = history.mark(f"{name} begins")
             jobs[name] = await move()
@@ -237,8 +250,8 @@ async def _under_load(
     finally:
         for producer in producers.values():
             await producer.abandon()
-    placed = await asyncio.to_thread(placements, topic.owner.bootstrap, [_written(topic)])
-    logs = await asyncio.to_thread(final_logs, topic.owner, [_written(topic)], placed)
+    placed = await asyncio.to_thread(placements, topics.owner.bootstrap, topics.written)
+    logs = await asyncio.to_thread(final_logs, topics.owner, topics.written, placed)
     return {name: _round(check(history, logs, promote=windows[name]), jobs[name]) for name in moves}
 
 
@@ -255,13 +268,13 @@ def _round(verdict: Verdict, job: PromoteJobStatus | None) -> dict[str, Any]:
     }
 
 
-def _switched(on: Stage, topic: str) -> PromoteJobStatus:
+def _switched(on: Stage, topics: Sequence[str]) -> PromoteJobStatus:
     try:
         with on.sidecar.client() as admin:
-            job = admin.switch_mirrors(LINK, PromoteRequest(topics=[topic]))
+            job = admin.switch_mirrors(LINK, PromoteRequest(topics=list(topics)))
             return admin.follow_promote(job.id, lambda _job: None)
     except AdminError as error:
-        raise BenchError(f"the switch of {topic} failed: {error}") from error
+        raise BenchError(f"the switch of {topics[0]} failed: {error}") from error
 
 
 # --- what being in sync adds

@@ -35,14 +35,18 @@ class LiveClientError(LinkerError):
 
 
 class LiveProducer(ABC):
-    """One application that writes at a steady rate, round robin over the partitions of one topic."""
+    """One application that writes at a steady rate, round robin over the partitions of one topic, or of several with as
+    many each."""
 
     library: str
 
     def __init__(self, name: str, topic: str, partitions: int, rate: float, history: History) -> None:
+        """`topic`: one name, or several with commas between them."""
         self.name = name
         self.history = history
-        self._partitions = [TopicPartition(topic, index) for index in range(partitions)]
+        self._partitions = [
+            TopicPartition(one, index) for index in range(partitions) for one in topic.split(",")
+        ]
         self._turn = 0
         self._rate = rate
 

@@ -346,11 +346,10 @@ def cut(
     tps: Collection[TopicPartition], settings: PromoteSettings, job: PromoteJob | None = None
 ) -> list[list[TopicPartition]]:
     """The batches of a promote, in their order. A switch takes topics over as a whole: none of them is cut."""
-    switch = job is not None and job.switch
-    most, first = settings.at_a_time(len(tps), whole=switch or (job is not None and job.failover))
-    if switch:
+    most, first = settings.at_a_time(len(tps), whole=job is not None and job.failover)
+    if job is not None and job.switch:
         largest = max(Counter(tp.topic for tp in tps).values(), default=1)
-        most, first = max(most, largest), max(first, largest)
+        most = first = max(settings.switch_partitions, largest)
     return batches(tps, most, first)
 
 

@@ -284,6 +284,7 @@ class PromoteSettings:
     batch_partitions: int = 32  # whose producers wait together; what it costs them grows with it
     first_partitions: int = 4  # of the first of several batches; each may have twice as many as the last
     whole_partitions: int = 256  # instead, where nobody is served by small batches (`at_a_time`)
+    switch_partitions: int = 100  # of a switch, which takes whole topics: of a larger one as many as it has
     answered_timeout: float = 1.0  # for the answers to what was held, before the next batch is
     breather: float = 0.3  # for producers between two batches, at the least
     validation: ValidationPolicy = ValidationPolicy.SKIP
@@ -291,8 +292,8 @@ class PromoteSettings:
     def at_a_time(self, partitions: int, *, whole: bool) -> tuple[int, int]:
         """Of so many partitions, how many go through a promote together: at most, and in the first batch. All of them if
         they are few. More of them, from the first on, where small batches would be of no use: a failover, whose producers
-        have nowhere else to write in between (`whole`), and a source that is to refuse writes, which it can do for whole
-        topics only, by an ACL or because it is taken over in a switch (`whole`, too)."""
+        have nowhere else to write in between (`whole`), and a source that is to refuse writes by an ACL, which it can do for
+        whole topics only."""
         if whole or self.fence_source:
             return self.whole_partitions, self.whole_partitions
         most = self.batch_partitions

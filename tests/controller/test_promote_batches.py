@@ -101,6 +101,10 @@ def test_a_promote_of_many_begins_with_few_partitions() -> None:
     many = [TopicPartition(topic, index) for topic in "ab" for index in range(300)]
     switch = PromoteJob(id=1, link="l", partitions=tuple(many), switch=True)
     assert [len(batch) for batch in cut(many, PromoteSettings(), switch)] == [300, 300]
+    # Of smaller ones as many as are quick: all their clients wait for the slowest of them.
+    few = tuple(TopicPartition(topic, index) for topic in "abcde" for index in range(40))
+    switch = replace(switch, partitions=few)
+    assert [len(batch) for batch in cut(few, PromoteSettings(), switch)] == [80, 80, 40]
     assert [len(batch) for batch in cut(tps[:32], PromoteSettings())] == [32]
     small = [TopicPartition(topic, index) for topic in "abcdefg" for index in range(3)]
     assert [len(batch) for batch in batches(small, 32, 4)] == [3, 6, 12]
