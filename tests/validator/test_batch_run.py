@@ -14,6 +14,7 @@ from tests.fakes.log import FakeLog
 from tests.validator import logs
 from tests.validator.without_spark import Runner, found
 from validator import batch_run
+from validator.compare.small_ranges import MOST_ROWS
 from validator.messages import Checked, Progress, ReplicaPlan, ReplicaResult
 from validator.read import ranges, survey
 
@@ -21,15 +22,16 @@ END = logs.BATCHES * logs.RECORDS
 NOW_MS = 1_700_000_000_000
 
 
-@pytest.fixture
-async def runner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Runner]:
-    """A source of one node, a target of three whose replicas hold the same."""
+@pytest.fixture(params=[MOST_ROWS, 0], ids=["in one task", "by Spark"])
+async def runner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Runner]:
+    """A source of one node, a target of three whose replicas hold the same. Where sides are not simply alike, their rows are
+    sorted in one task, or brought together as Spark does it."""
     async with FakeCluster() as source, FakeCluster(nodes=3) as target:
         for cluster in (source, target):
             cluster.add_topic("t")
         source.partition("t").log = logs.make_log()
         target.partition("t").log = logs.copy_log(source.partition("t").log)
-        yield Runner(source, target, monkeypatch)
+        yield Runner(source, target, monkeypatch, small=request.param)
 
 
 def damage(runner: Runner, edit: Callable[[FakeLog], object], node: int = 2) -> FakeLog:

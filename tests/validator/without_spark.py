@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from validator.batch_run import BatchRun
 from validator.compare.judging import COLUMNS, SORT, judge_sorted
 from validator.compare.logs import split
 from validator.compare.side_by_side import read_side_by_side
+from validator.compare.small_ranges import MOST_ROWS, judge_small, make_small_tasks, split_small
 from validator.compare.verdict import RangeVerdict
 from validator.messages import (
     Checked,
@@ -38,8 +40,10 @@ def compare_here(
     clusters: Mapping[str, ClusterEndpoint],
     ranges: Sequence[Range],
     leaders: Mapping[tuple[str, int], int],
+    *,
+    small: int = MOST_ROWS,
 ) -> dict[int, RangeVerdict]:
-    """compare.compare without Spark."""
+    """compare.compare without Spark. `small`: the most rows that are sorted in one task."""
     verdicts: dict[int, RangeVerdict] = {}
     plain, rest = split(ranges)
     for task in make_joint_tasks(plain, leaders, workers=2):
@@ -47,6 +51,11 @@ def compare_here(
             key: verdict for key, verdict in read_side_by_side(clusters, task) if verdict is not None
         }
     rest += [one for one in plain if one.spec.range_id not in verdicts]
+    few, rest = split_small(rest, small)
+    for one in make_small_tasks(few, workers=2, most=small):
+        verdicts |= {
+            key: verdict for key, verdict in judge_small(clusters, one.ranges) if verdict is not None
+        }
     return verdicts | sorted_here(clusters, rest, leaders)
 
 
@@ -99,13 +108,13 @@ class Runner:
     """Runs over two fake clusters."""
 
     def __init__(
-        self, source: FakeCluster, target: FakeCluster, monkeypatch: pytest.MonkeyPatch, **ranges: int
+        self, source: FakeCluster, target: FakeCluster, monkeypatch: pytest.MonkeyPatch, *, small: int
     ) -> None:
         self.source, self.target = source, target
         self.events: list[Event] = []
         self.cancelled = threading.Event()
         self.spark = NoSpark()
-        monkeypatch.setattr(batch_run, "compare", compare_here)
+        monkeypatch.setattr(batch_run, "compare", partial(compare_here, small=small))
         monkeypatch.setattr(batch_run, "task_count", lambda spark, group, leaders: len(group))
 
     def plan(self, topic: str = "t", partition: int = 0, **fields: Any) -> PartitionPlan:

@@ -12,6 +12,7 @@
 - `matching`: holds the sides of a range against each other while they are read, as long as they are alike
 - `side_by_side`: one task that reads all sides of its ranges at the same time and settles those in which all sides
   are alike
+- `small_ranges`: one task that reads all sides of small ranges, sorts what they hold in memory, and judges it
 - `tail`: the last batch of a partition, at the source and on each target replica, compared by its checksum
 - `tail_range`: the batches behind a watermark, at the source and on each replica, compared by their checksums inside
   a fence

@@ -1,9 +1,9 @@
 """The Spark jobs of one group of ranges.
 
 First every range is read from all sides at once, in one task, and settled there if all sides are alike: nothing leaves the
-task but sums. Of what is left (something differs, the topic is compacted, one side alone has to show something) the rows of
-`kafka-batches` are brought together by Spark: by range, sorted by offset (on disk, if memory is short), and judged as a
-stream. Either way only verdicts come back to the driver.
+task but sums. The rest (something differs, the topic is compacted, one side alone has to show something) is sorted by
+offset and judged as a stream: in one task, if it is small (`small_ranges`), or by Spark, which brings the rows of
+`kafka-batches` together by range (on disk, if memory is short). Either way only verdicts come back to the driver.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from validator.compare.judging import COLUMNS, SORT, judge_sorted
 from validator.compare.side_by_side import read_side_by_side
+from validator.compare.small_ranges import SmallTask, judge_small, make_small_tasks, split_small
 from validator.compare.verdict import RangeSpec, RangeVerdict
 from validator.read import source
 from validator.read.endpoint import ClusterEndpoint
@@ -37,16 +38,25 @@ def compare(
 ) -> dict[int, RangeVerdict]:
     """Verdicts by range id; a range in which nobody holds anything may have none. Raises what Spark raises: with the text of
     a SideFailed in it if that was the reason."""
-    verdicts: dict[int, RangeVerdict] = {}
     plain, rest = split(ranges)
-    tasks = _joint_tasks(spark, plain, leaders)
-    if tasks:
-        told = spark.sparkContext.parallelize(tasks, len(tasks)).flatMap(_reading(clusters)).collect()
-        verdicts |= {range_id: RangeVerdict.from_json(json.loads(text)) for range_id, text in told if text}
-        rest += [one for one in plain if one.spec.range_id not in verdicts]
-    if rest:
+    small, rest = split_small(rest)
+    told = _told(spark, clusters, [*_joint_tasks(spark, plain, leaders), *_small_tasks(spark, small)])
+    odd_small, odd = split_small([one for one in plain if told.get(one.spec.range_id) is None])
+    told |= _told(spark, clusters, _small_tasks(spark, odd_small))
+    verdicts = {range_id: verdict for range_id, verdict in told.items() if verdict is not None}
+    if rest := [*rest, *odd]:
         verdicts |= _sorted(spark, clusters, rest, leaders)
     return verdicts
+
+
+def _told(
+    spark: SparkSession, clusters: Mapping[str, ClusterEndpoint], tasks: Sequence[JointTask | SmallTask]
+) -> dict[int, RangeVerdict | None]:
+    """By range id, from one job. None: not settled by a joint task, or nobody holds anything."""
+    if not tasks:
+        return {}
+    told = spark.sparkContext.parallelize(tasks, len(tasks)).flatMap(_reading(clusters)).collect()
+    return {range_id: RangeVerdict.from_json(json.loads(text)) if text else None for range_id, text in told}
 
 
 def split(ranges: Sequence[Range]) -> tuple[list[Range], list[Range]]:
@@ -58,7 +68,8 @@ def split(ranges: Sequence[Range]) -> tuple[list[Range], list[Range]]:
 def task_count(spark: SparkSession, ranges: Sequence[Range], leaders: Mapping[tuple[str, int], int]) -> int:
     """Spark tasks that `compare` makes of these ranges, if nothing differs."""
     plain, rest = split(ranges)
-    count = len(_joint_tasks(spark, plain, leaders))
+    small, rest = split_small(rest)
+    count = len(_joint_tasks(spark, plain, leaders)) + len(_small_tasks(spark, small))
     return count + (len(make_tasks(rest, leaders)) + _parts(spark, rest) if rest else 0)
 
 
@@ -66,6 +77,10 @@ def _joint_tasks(
     spark: SparkSession, ranges: Sequence[Range], leaders: Mapping[tuple[str, int], int]
 ) -> list[JointTask]:
     return make_joint_tasks(ranges, leaders, workers=spark.sparkContext.defaultParallelism)
+
+
+def _small_tasks(spark: SparkSession, ranges: Sequence[Range]) -> list[SmallTask]:
+    return make_small_tasks(ranges, workers=spark.sparkContext.defaultParallelism)
 
 
 def _parts(spark: SparkSession, ranges: Sequence[Range]) -> int:
@@ -93,10 +108,13 @@ def _sorted(
 
 def _reading(
     clusters: Mapping[str, ClusterEndpoint],
-) -> Callable[[JointTask], list[tuple[int, str | None]]]:
-    def read(task: JointTask) -> list[tuple[int, str | None]]:
+) -> Callable[[JointTask | SmallTask], list[tuple[int, str | None]]]:
+    def read(task: JointTask | SmallTask) -> list[tuple[int, str | None]]:
         try:
-            found = read_side_by_side(clusters, task)
+            if isinstance(task, SmallTask):
+                found = judge_small(clusters, task.ranges)
+            else:
+                found = read_side_by_side(clusters, task)
         finally:
             forget_zip_directories()
         return [
