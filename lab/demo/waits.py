@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from admin.client import AdminError
 from admin.models import GroupState, MirrorState, MirrorSummary
@@ -65,7 +66,7 @@ async def held(sidecar: SidecarProcess, link: str, groups: Collection[str]) -> s
             await asyncio.sleep(0.1)
 
 
-async def ended(task: asyncio.Task[None]) -> None:
+async def ended(task: asyncio.Task[Any]) -> None:
     """Give up what still starts."""
     task.cancel()
     await asyncio.wait({task})

@@ -28,7 +28,10 @@ VALIDATION = {
     "policy": "require",
     "spark.master": "local[1]",
     "idle.timeout.ms": 600_000,
-    "spark.conf": {"spark.driver.memory": "512m"},
+    "spark.conf": {
+        "spark.driver.memory": "512m",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # it ends before better code would pay
+    },
 }
 PATIENCE = 500.0  # a machine that runs several clusters beside Spark
 StartSidecar = Callable[..., Awaitable[SidecarProcess]]
