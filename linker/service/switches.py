@@ -246,9 +246,10 @@ class Switches(Promotes):
         if not found:
             raise IllegalState(f"link {link} has nothing to switch")
         if len(found) > 1:
-            forward, back = (listed(topics) for topics in found.values())
+            there = found.pop(link)
+            [back] = found.values()
             raise IllegalState(
-                f"the source owns {forward} and the target {back}: name those that are to be switched together"
+                f"the source owns {listed(there)} and the target {listed(back)}: name those that are to be switched together"
             )
         self._check_not_begun(found)
         name, topics = next(iter(found.items()))
