@@ -25,6 +25,7 @@ from validator.compare import side_by_side
 from validator.compare.columns import HeaderBlock
 from validator.compare.matching import FIELDS, RangeMatch, Rows, rows_of
 from validator.compare.side_by_side import read_side_by_side
+from validator.compare.small_ranges import judge_small
 from validator.compare.verdict import RangeSpec, RangeVerdict
 from validator.read.endpoint import ClusterEndpoint, SideFailed, SideName
 from validator.read.ranges import PartitionBounds, Range, ReplicaBounds, make_joint_tasks, make_ranges
@@ -293,3 +294,24 @@ def test_zip_directories_are_not_read_again_for_every_task(tmp_path: Path, monke
     assert importlib.import_module("shipped_two").VALUE == 2, "what was not imported yet can still be"
     for name in ("shipped_one", "shipped_two"):
         sys.modules.pop(name, None)
+
+
+async def test_small_ranges_are_judged_in_one_task_as_by_spark(stage: Stage):
+    log = stage.target.partition("t", 1).replica_logs[2] = logs.copy_log(stage.source.partition("t", 1).log)
+    logs.drop(log, 50)
+    ranges = stage.ranges(partitions=3)
+    told = dict(await asyncio.to_thread(judge_small, stage.clusters, ranges))
+    assert told == await stage.sorted(ranges)
+    assert len(told) == len(ranges) > 3
+    assert sum(one is not None and one.replicas[2].difference_count > 0 for one in told.values()) == 1
+
+
+async def test_more_batches_than_offsets_are_not_sorted_in_memory(stage: Stage):
+    """A broker that shows the same batches over and over decides how much it is."""
+    log = stage.target.partition("t", 0).replica_logs[3] = logs.copy_log(stage.source.partition("t", 0).log)
+    for _ in range(60):
+        logs.double(log, 50)
+    ranges = stage.ranges()
+    assert dict(await asyncio.to_thread(lambda: judge_small(stage.clusters, ranges, most=40))) == {
+        one.spec.range_id: None for one in ranges
+    }

@@ -53,9 +53,9 @@ def compare_here(
     rest += [one for one in plain if one.spec.range_id not in verdicts]
     few, rest = split_small(rest, small)
     for one in make_small_tasks(few, workers=2, most=small):
-        verdicts |= {
-            key: verdict for key, verdict in judge_small(clusters, one.ranges) if verdict is not None
-        }
+        told = dict(judge_small(clusters, one.ranges, most=small))
+        verdicts |= {key: verdict for key, verdict in told.items() if verdict is not None}
+        rest += [each for each in one.ranges if told.get(each.spec.range_id, each) is None]
     return verdicts | sorted_here(clusters, rest, leaders)
 
 

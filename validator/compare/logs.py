@@ -41,10 +41,10 @@ def compare(
     plain, rest = split(ranges)
     small, rest = split_small(rest)
     told = _told(spark, clusters, [*_joint_tasks(spark, plain, leaders), *_small_tasks(spark, small)])
-    odd_small, odd = split_small([one for one in plain if told.get(one.spec.range_id) is None])
-    told |= _told(spark, clusters, _small_tasks(spark, odd_small))
-    verdicts = {range_id: verdict for range_id, verdict in told.items() if verdict is not None}
-    if rest := [*rest, *odd]:
+    odd_small, odd = split_small(_unsettled(plain, told))
+    later = _told(spark, clusters, _small_tasks(spark, odd_small))
+    verdicts = {key: verdict for key, verdict in [*told.items(), *later.items()] if verdict is not None}
+    if rest := [*rest, *odd, *_unsettled(small, told), *_unsettled(odd_small, later)]:
         verdicts |= _sorted(spark, clusters, rest, leaders)
     return verdicts
 
@@ -52,11 +52,15 @@ def compare(
 def _told(
     spark: SparkSession, clusters: Mapping[str, ClusterEndpoint], tasks: Sequence[JointTask | SmallTask]
 ) -> dict[int, RangeVerdict | None]:
-    """By range id, from one job. None: not settled by a joint task, or nobody holds anything."""
+    """By range id, from one job. None: the task did not settle it; none at all: nobody holds anything."""
     if not tasks:
         return {}
     told = spark.sparkContext.parallelize(tasks, len(tasks)).flatMap(_reading(clusters)).collect()
     return {range_id: RangeVerdict.from_json(json.loads(text)) if text else None for range_id, text in told}
+
+
+def _unsettled(ranges: Sequence[Range], told: Mapping[int, RangeVerdict | None]) -> list[Range]:
+    return [one for one in ranges if one.spec.range_id in told and told[one.spec.range_id] is None]
 
 
 def split(ranges: Sequence[Range]) -> tuple[list[Range], list[Range]]:

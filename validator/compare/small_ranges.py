@@ -8,7 +8,8 @@ Runs in executors; knows sockets by way of reader.py, and no Spark.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from validator.compare.verdict import RangeVerdict
 from validator.read.endpoint import ClusterEndpoint
 from validator.read.ranges import TASK_BYTES, TASK_SPANS, Range, make_tasks
 from validator.read.reader import read_arrow
+from validator.read.spans import Span
 
 MOST_ROWS = 65_536
 """Batches of all sides that a task holds, about 130 bytes each, twice while they are sorted."""
@@ -65,17 +67,25 @@ def make_small_tasks(ranges: Sequence[Range], *, workers: int, most: int = MOST_
 
 
 def judge_small(
-    clusters: Mapping[str, ClusterEndpoint], ranges: Sequence[Range]
+    clusters: Mapping[str, ClusterEndpoint], ranges: Sequence[Range], *, most: int = MOST_ROWS
 ) -> list[tuple[int, RangeVerdict | None]]:
-    """A verdict per range id; None where nobody holds anything. Raises SideFailed."""
-    batches = [
-        batch
-        for task in make_tasks(ranges, {})
-        for batch in read_arrow(clusters["source" if task.source else "target"], task.spans, COLUMNS)
-    ]
-    found: dict[int, RangeVerdict] = {}
-    if batches:
-        table = pa.Table.from_batches(batches).sort_by([(name, "ascending") for name in SORT])
-        specs = {one.spec.range_id: one.spec for one in ranges}
-        found = {verdict.range_id: verdict for verdict in judge_sorted(table.to_batches(), specs)}
-    return [(one.spec.range_id, found.get(one.spec.range_id)) for one in ranges]
+    """A verdict per range id; none where nobody holds anything. None for all of them if there are more batches than offsets
+    (some lie there twice), and more than twice `most`: they are not sorted in memory. Raises SideFailed."""
+    batches: list[pa.RecordBatch] = []
+    rows = 0
+    for task in make_tasks(ranges, {}):
+        with closing(_read(clusters["source" if task.source else "target"], task.spans)) as read:
+            for batch in read:
+                rows += batch.num_rows
+                if rows > 2 * most:
+                    return [(one.spec.range_id, None) for one in ranges]
+                batches.append(batch)
+    if not batches:
+        return []
+    table = pa.Table.from_batches(batches).sort_by([(name, "ascending") for name in SORT])
+    specs = {one.spec.range_id: one.spec for one in ranges}
+    return [(verdict.range_id, verdict) for verdict in judge_sorted(table.to_batches(), specs)]
+
+
+def _read(endpoint: ClusterEndpoint, spans: Sequence[Span]) -> Generator[pa.RecordBatch]:
+    yield from read_arrow(endpoint, spans, COLUMNS)
