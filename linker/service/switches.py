@@ -21,9 +21,11 @@ from controller.decide import restores
 from controller.decide.reverse import reverse_of
 from controller.errors import ControllerError, listed
 from controller.phases import ENDED, LED_ELSEWHERE, SWITCHING
-from controller.state import SwitchEnd
+from controller.state import PromoteJob, SwitchEnd
 from linker.joined_sources import joins_source
 from linker.links.runtime import LinkRuntime
+from linker.promote.driver import cut
+from linker.promote.ports import PromoteSettings
 from linker.service.promotes import Promotes
 from wire.errors import LinkerError
 
@@ -230,7 +232,23 @@ class Switches(Promotes):
     async def plan_switch(self, link: str, request: PromoteRequest) -> PromotePlan:
         name, asked = self._switched_by(link, request)
         plan = await self.plan_promote(name, asked)
-        return plan.model_copy(update={"blockers": [*self._not_in_sync(name, asked.topics), *plan.blockers]})
+        changed = {
+            "blockers": [*self._not_in_sync(name, asked.topics), *plan.blockers],
+            "warnings": [*self._waves(name, asked.topics), *plan.warnings],
+        }
+        return plan.model_copy(update=changed)
+
+    def _waves(self, link: str, topics: Sequence[str]) -> list[str]:
+        """A line if the topics do not go all together."""
+        tps = [state.tp for topic in topics for state in self._image.topic_partitions(link, topic)]
+        waves = cut(tps, PromoteSettings(), PromoteJob(id=0, link=link, partitions=tuple(tps), switch=True))
+        if len(waves) == 1:
+            return []
+        line = (
+            f"{len(tps)} partitions go in {len(waves)} waves of whole topics, one after the other: writers of a wave wait "
+            "until it is over, and one that fails ends the switch and leaves those before it where they went"
+        )
+        return [line]
 
     async def switch_mirrors(self, link: str, request: PromoteRequest) -> PromoteJobStatus:
         async with self._changing:

@@ -55,6 +55,11 @@ async def test_killed_between_two_waves(start_cluster: StartCluster, start_sidec
     await scene.sidecar.linker("mirror", "sync", *NAMES, "--link", LINK)
     await until(scene, dict.fromkeys(NAMES, "FORWARD"), sync="IN_SYNC")
 
+    planned = await scene.sidecar.linker(
+        "mirror", "switch", *NAMES, "--link", LINK, "--dry-run", "-o", "json"
+    )
+    assert any("124 partitions go in 2 waves" in line for line in planned.json()["warnings"]), planned.output
+
     open_ = await asyncio.to_thread(transaction, scene.source.bootstrap)  # the second wave waits for its end
     await scene.sidecar.linker("mirror", "switch", *NAMES, "--link", LINK, "--no-wait")
     deadline = time.monotonic() + PATIENCE
