@@ -39,6 +39,8 @@
 - `replication`: replication to one stock follower: through the link, beside Kafka's own follower with the same bytes
 - `report`: report.json and the table under it: where it was measured, what came out, which goals are met
 - `results`: results of cases: raw rounds, figures made of them, and goals that a figure meets or misses
+- `reverse_ways`: the ways of a topic that was switched, beside those of one that was not: writes that are forwarded, and
+  their copies
 - `run`: `python -m lab.bench.run --out DIR [--quick] [--case NAME ...]`: the whole benchmark on real clusters
 - `settings`: how much is measured: a full run, or a quick one that only shows that everything works
 - `soak`: a day in small: half an hour of writes, copies, clients that come and go, mirrors that are made, paused and

@@ -34,6 +34,7 @@ from lab.bench import (
     promote,
     replication,
     report,
+    reverse_ways,
     soak,
     stalls,
     switch,
@@ -65,6 +66,7 @@ CASES: dict[str, Case] = {
     "promote_many": promote.run_many,
     "switch": switch.run,
     "sync_latency": switch.run_sync,
+    "reversed": reverse_ways.run,
     "validate": validate.run,
     "soak": soak.run,
 }

@@ -62,17 +62,17 @@ Move = Callable[[], Awaitable[PromoteJobStatus | None]]
 
 
 async def run(source: Source, settings: Settings, say: Callable[[str], None]) -> list[CaseResult]:
-    async with _joined_stage(source, "switch", settings) as on, _in_use(on):
+    async with joined_stage(source, "switch", settings) as on, _in_use(on):
         return [await _switch(on, count, settings, say) for count in settings.promoted]
 
 
 async def run_sync(source: Source, settings: Settings, say: Callable[[str], None]) -> CaseResult:
-    async with _joined_stage(source, "sync", settings) as on:
+    async with joined_stage(source, "sync", settings) as on:
         return await _sync(on, settings, say)
 
 
 @asynccontextmanager
-async def _joined_stage(source: Source, name: str, settings: Settings) -> AsyncIterator[Stage]:
+async def joined_stage(source: Source, name: str, settings: Settings) -> AsyncIterator[Stage]:
     async with (
         Source(
             source.directory,
@@ -93,7 +93,7 @@ async def _in_use(on: Stage) -> AsyncIterator[None]:
     that are new wait for the next one, and so does the first acknowledgement of their new leader."""
     producers = []
     for cluster in (on.source, on.target):
-        await cluster.create_topic(OTHER, _orders(BROKERS), SMALL_INDEXES)
+        await cluster.create_topic(OTHER, orders_of(BROKERS), SMALL_INDEXES)
         name = f"{OTHER}-{cluster.spec.name}"
         directory = on.filler.directory / "producers"
         producers.append(
@@ -139,17 +139,17 @@ async def _switch(on: Stage, partitions: int, settings: Settings, say: Callable[
         {side: [] for side in (*WAYS, "election")},
     )
     at_each = {"source": on.source, "target": on.target}
-    switched = _Topics(_names(f"switch-{partitions}", partitions, largest), largest, at_each, on.source)
+    moving = _Topics(_names(f"switch-{partitions}", partitions, largest), largest, at_each, on.source)
     at_one = {"one": on.target, "other": on.target}
     elected = _Topics(_names(f"elect-{partitions}", partitions, largest), largest, at_one, on.target)
-    for topics in (switched, elected):
+    for topics in (moving, elected):
         for name in topics.names:
-            await topics.owner.create_topic(name, _orders(largest), SMALL_INDEXES)
-    await on.create_mirrors(switched.names, BROKERS)
-    await on.wait_all_active(switched.names, READY_TIMEOUT)
+            await topics.owner.create_topic(name, orders_of(largest), SMALL_INDEXES)
+    await on.create_mirrors(moving.names, BROKERS)
+    await on.wait_all_active(moving.names, READY_TIMEOUT)
     for number in range(-settings.warm_up, settings.promotes):
         load = rate if number >= 0 or partitions <= BESIDE_UP_TO else rate / COLD_SHARE
-        found = await _under_load(on, switched, load, settings, dict.fromkeys(WAYS, _owner_moves))
+        found = await _under_load(on, moving, load, settings, dict.fromkeys(WAYS, _owner_moves))
         found |= await _under_load(on, elected, load, settings, {"election": _election})
         for side, one in found.items():
             label = f"{side} {'warm-up' if number < 0 else f'round {number + 1}'}"
@@ -160,7 +160,7 @@ async def _switch(on: Stage, partitions: int, settings: Settings, say: Callable[
             if number >= 0:
                 result.rounds[side].append(one)
     nodes = [*on.source.nodes.values(), *on.target.nodes.values()]
-    result.problems += await asyncio.to_thread(truncations, nodes, switched.written)
+    result.problems += await asyncio.to_thread(truncations, nodes, moving.written)
     _judge(result, partitions)
     return result
 
@@ -184,7 +184,7 @@ def _names(prefix: str, partitions: int, largest: int) -> tuple[str, ...]:
     return tuple(f"{prefix}-{number}" for number in range(-(-partitions // largest)))
 
 
-def _orders(partitions: int) -> list[list[int]]:
+def orders_of(partitions: int) -> list[list[int]]:
     return [[1 + (index + turn) % BROKERS for turn in range(BROKERS)] for index in range(partitions)]
 
 
@@ -194,7 +194,7 @@ async def _owner_moves(on: Stage, topics: _Topics) -> Move:
         await on.sync(name)
 
     async def switch() -> PromoteJobStatus:
-        job = await asyncio.to_thread(_switched, on, topics.names)
+        job = await asyncio.to_thread(switched, on, topics.names)
         if job.phase is not PromotePhase.PROMOTED:
             raise BenchError(f"the switch of {topics.names[0]} ended as {job.phase}: {job.reason}")
         return job
@@ -272,7 +272,7 @@ def _round(verdict: Verdict, job: PromoteJobStatus | None) -> dict[str, Any]:
     }
 
 
-def _switched(on: Stage, topics: Sequence[str]) -> PromoteJobStatus:
+def switched(on: Stage, topics: Sequence[str]) -> PromoteJobStatus:
     try:
         with on.sidecar.client() as admin:
             job = admin.switch_mirrors(LINK, PromoteRequest(topics=list(topics)))
@@ -292,7 +292,7 @@ async def _sync(on: Stage, settings: Settings, say: Callable[[str], None]) -> Ca
     )
     topics = {"mirrored": "sync-off", "in_sync": "sync-on"}
     for topic in topics.values():
-        await on.source.create_topic(topic, _orders(SYNC_PARTITIONS), SMALL_INDEXES)
+        await on.source.create_topic(topic, orders_of(SYNC_PARTITIONS), SMALL_INDEXES)
     await on.create_mirrors(list(topics.values()), BROKERS)
     await on.wait_all_active(list(topics.values()))
     await on.sync(topics["in_sync"])
@@ -304,7 +304,7 @@ async def _sync(on: Stage, settings: Settings, say: Callable[[str], None]) -> Ca
             for side, sender in senders.items():
                 cpu = on.sidecar.cpu_seconds()
                 latencies = await asyncio.to_thread(sender.window, RATE, settings.window_seconds)
-                one = _latencies(latencies, on.sidecar.cpu_seconds() - cpu)
+                one = latencies_of(latencies, on.sidecar.cpu_seconds() - cpu)
                 say(f"round {number + 1} {side}: {one}")
                 rounds[side].append(one)
     finally:
@@ -336,7 +336,7 @@ async def _warm(senders: Mapping[str, Sender], settings: Settings) -> list[float
     return medians
 
 
-def _latencies(latencies: Sequence[float], cpu: float) -> dict[str, float]:
+def latencies_of(latencies: Sequence[float], cpu: float) -> dict[str, float]:
     shares = {"p1": 0.01, "p10": 0.1, "p50": 0.5, "p99": 0.99}
     return {
         **{f"{name}_ms": percentile(latencies, share) for name, share in shares.items()},

@@ -30,7 +30,7 @@ class _Cluster:
 class _Stage:
     source = target = _Cluster()
 
-    async def create_mirror(self, topic: str, replication_factor: int) -> None: ...
+    async def create_mirrors(self, topics: object, replication_factor: int) -> None: ...
 
     async def wait_all_active(self, topics: object, timeout: float) -> None: ...
 
@@ -59,6 +59,24 @@ async def test_only_what_a_switch_loses_is_a_problem(
     assert case.figures["both_pause_ms_max"] == 300.0
     assert case.ratios == {"election's pause / switch's": 0.25}
     assert case.rounds["back"][0]["pause_ms_by_producer"] == {"source": 100.0}
+
+
+@pytest.mark.parametrize(("partitions", "most", "names"), [(1, None, 1), (1000, None, 10), (1000, 1000, 1)])
+async def test_a_thousand_partitions_are_those_of_ten_topics(
+    monkeypatch: pytest.MonkeyPatch, partitions: int, most: int | None, names: int
+) -> None:
+    moved: list[Any] = []
+
+    async def under_load(*arguments: Any) -> dict[str, dict[str, Any]]:
+        moved.append(arguments[1])
+        return {side: switch._round(VERDICT, None) for side in arguments[-1]}
+
+    monkeypatch.setattr(switch, "_under_load", under_load)
+    on: Any = _Stage()
+    await switch._switch(on, partitions, replace(QUICK, largest_topic=most), lambda _: None)
+    assert [len(set(topics.names)) for topics in moved] == [names] * 2
+    assert all(len(topics.names) * topics.partitions == partitions for topics in moved)
+    assert all(len(topics.written) == names for topics in moved)
 
 
 def test_a_broker_that_truncates_what_is_committed_is_named(tmp_path: Path) -> None:
