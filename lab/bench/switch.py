@@ -129,22 +129,25 @@ class _Topics:
 
 
 async def _switch(on: Stage, partitions: int, settings: Settings, say: Callable[[str], None]) -> CaseResult:
-    largest = min(partitions, LARGEST_TOPIC if settings.largest_topic is None else settings.largest_topic)
+    count = -(-partitions // (LARGEST_TOPIC if settings.largest_topic is None else settings.largest_topic))
+    each, rest = divmod(partitions, count)
+    if rest:
+        raise BenchError(f"{partitions} partitions cannot be those of {count} topics with as many each")
     rate = RATE if partitions <= BESIDE_UP_TO else MANY_RATE
     result = CaseResult(
         f"switch_{partitions}",
-        f"switch of {partitions} partitions, at most {largest} of a topic, there and back, RF {BROKERS}, under an "
+        f"switch of {partitions} partitions, {each} of a topic, there and back, RF {BROKERS}, under an "
         f"idempotent librdkafka of {rate}/s at each cluster; largest gap between two acks of one producer around it; a "
         f"preferred election of as many in turn; another topic of each cluster gets {OTHER_RATE:g} records a second",
         {side: [] for side in (*WAYS, "election")},
     )
     at_each = {"source": on.source, "target": on.target}
-    moving = _Topics(_names(f"switch-{partitions}", partitions, largest), largest, at_each, on.source)
+    moving = _Topics(_names(f"switch-{partitions}", count), each, at_each, on.source)
     at_one = {"one": on.target, "other": on.target}
-    elected = _Topics(_names(f"elect-{partitions}", partitions, largest), largest, at_one, on.target)
+    elected = _Topics(_names(f"elect-{partitions}", count), each, at_one, on.target)
     for topics in (moving, elected):
         for name in topics.names:
-            await topics.owner.create_topic(name, orders_of(largest), SMALL_INDEXES)
+            await topics.owner.create_topic(name, orders_of(each), SMALL_INDEXES)
     await on.create_mirrors(moving.names, BROKERS)
     await on.wait_all_active(moving.names, READY_TIMEOUT)
     for number in range(-settings.warm_up, settings.promotes):
@@ -179,9 +182,8 @@ def _judge(result: CaseResult, partitions: int) -> None:
     result.plots = [strip("Largest gap between two acks", "ms", result.rounds, "pause_ms")]
 
 
-def _names(prefix: str, partitions: int, largest: int) -> tuple[str, ...]:
-    """All have `largest` partitions."""
-    return tuple(f"{prefix}-{number}" for number in range(-(-partitions // largest)))
+def _names(prefix: str, count: int) -> tuple[str, ...]:
+    return tuple(f"{prefix}-{number}" for number in range(count))
 
 
 def orders_of(partitions: int) -> list[list[int]]:

@@ -242,7 +242,7 @@ class Switches(Promotes):
         """A line if the topics do not go all together."""
         tps = [state.tp for topic in topics for state in self._image.topic_partitions(link, topic)]
         waves = cut(tps, PromoteSettings(), PromoteJob(id=0, link=link, partitions=tuple(tps), switch=True))
-        if len(waves) == 1:
+        if len(waves) <= 1:
             return []
         line = (
             f"{len(tps)} partitions go in {len(waves)} waves of whole topics, one after the other: writers of a wave wait "

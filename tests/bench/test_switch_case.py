@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from lab.bench import switch
+from lab.bench.cluster import BenchError
 from lab.bench.settings import QUICK
 from lab.workload.checker import Verdict
 from lab.workload.inspection import truncations
@@ -61,7 +62,9 @@ async def test_only_what_a_switch_loses_is_a_problem(
     assert case.rounds["back"][0]["pause_ms_by_producer"] == {"source": 100.0}
 
 
-@pytest.mark.parametrize(("partitions", "most", "names"), [(1, None, 1), (1000, None, 10), (1000, 1000, 1)])
+@pytest.mark.parametrize(
+    ("partitions", "most", "names"), [(1, None, 1), (150, None, 2), (1000, None, 10), (1000, 1000, 1)]
+)
 async def test_a_thousand_partitions_are_those_of_ten_topics(
     monkeypatch: pytest.MonkeyPatch, partitions: int, most: int | None, names: int
 ) -> None:
@@ -77,6 +80,8 @@ async def test_a_thousand_partitions_are_those_of_ten_topics(
     assert [len(set(topics.names)) for topics in moved] == [names] * 2
     assert all(len(topics.names) * topics.partitions == partitions for topics in moved)
     assert all(len(topics.written) == names for topics in moved)
+    with pytest.raises(BenchError, match="101 partitions cannot be those of 2 topics"):
+        await switch._switch(on, 101, QUICK, lambda _: None)
 
 
 def test_a_broker_that_truncates_what_is_committed_is_named(tmp_path: Path) -> None:
