@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from admin.base import DistinctTopicsRequest, Model
 from admin.models.common import Millis
@@ -22,6 +22,13 @@ class PromoteOptions(Model):
     fence_timeout_ms: Millis = Field(
         default=10_000,
         description="Longest time that writes are held before hand-over; then the promote is abandoned.",
+    )
+    batch_partitions: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most partitions whose writes are held together. Default: 32 of a promote (the first of several batches "
+        "has 4), 100 of a switch, which takes whole topics, a larger one by itself. A smaller number holds "
+        "each writer for less time, and moves less before the first failure ends the rest. Not with fence_source.",
     )
     transaction_timeout_ms: Millis = Field(
         default=600_000,
@@ -53,6 +60,14 @@ class PromoteOptions(Model):
         description="require: no writes are held before every replica is proved equal almost to its end; warn: those "
         "that are not are only shown; skip. Default: validation.policy of the configuration.",
     )
+
+    @model_validator(mode="after")
+    def _whole_topics(self) -> PromoteOptions:
+        if self.batch_partitions is not None and self.fence_source:
+            raise ValueError(
+                "batch_partitions and fence_source: the source refuses writes to whole topics only; give one of the two"
+            )
+        return self
 
 
 class PromoteRequest(DistinctTopicsRequest):

@@ -14,6 +14,7 @@ from linker.cli.link import validated
 from linker.cli.options import (
     Asking,
     AsOwnTopic,
+    BatchPartitions,
     DryRun,
     FenceTimeout,
     LinkOption,
@@ -234,6 +235,7 @@ def promote(
         ),
     ] = None,
     fence_timeout_ms: FenceTimeout = None,
+    batch_partitions: BatchPartitions = None,
     accept_missing: Annotated[
         int | None,
         typer.Option(
@@ -281,6 +283,7 @@ def promote(
             max_lag=max_lag,
             catch_up_timeout_ms=catch_up_timeout_ms,
             fence_timeout_ms=fence_timeout_ms,
+            batch_partitions=batch_partitions,
             accept_missing=accept_missing,
             validation=validation,
             transaction_timeout_ms=transaction_timeout_ms,
@@ -299,6 +302,7 @@ def promote(
         max_lag=max_lag,
         catch_up_timeout_ms=catch_up_timeout_ms,
         fence_timeout_ms=fence_timeout_ms,
+        batch_partitions=batch_partitions,
         transaction_timeout_ms=transaction_timeout_ms,
         abort_open_transactions=abort_open_transactions,
         accept_missing=accept_missing,

@@ -84,6 +84,15 @@ FenceTimeout = Annotated[
         help="Longest time that writes are held; default: 10000.",
     ),
 ]
+BatchPartitions = Annotated[
+    int | None,
+    typer.Option(
+        "--batch-partitions",
+        metavar="PARTITIONS",
+        min=1,
+        help="Most partitions whose writes are held together; default: 32, and 100 of a switch, which takes whole topics.",
+    ),
+]
 Validation = Annotated[
     ValidationChoice | None,
     typer.Option(

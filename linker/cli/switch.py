@@ -13,6 +13,7 @@ from linker.cli.follow import watched
 from linker.cli.link import validated
 from linker.cli.options import (
     Asking,
+    BatchPartitions,
     DryRun,
     FenceTimeout,
     LinkOption,
@@ -64,6 +65,7 @@ def switch(
     topics: Topics = None,
     all_: Annotated[bool, typer.Option("--all", help="All topics of the link.")] = False,
     fence_timeout_ms: FenceTimeout = None,
+    batch_partitions: BatchPartitions = None,
     validation: Validation = None,
     abort_open_transactions: Annotated[
         bool,
@@ -91,6 +93,7 @@ def switch(
 
     options = given(
         fence_timeout_ms=fence_timeout_ms,
+        batch_partitions=batch_partitions,
         validation=validation,
         transaction_timeout_ms=transaction_timeout_ms,
         abort_open_transactions=abort_open_transactions,

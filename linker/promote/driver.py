@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -346,18 +345,18 @@ def cut(
     tps: Collection[TopicPartition], settings: PromoteSettings, job: PromoteJob | None = None
 ) -> list[list[TopicPartition]]:
     """The batches of a promote, in their order. A switch takes topics over as a whole: none of them is cut."""
-    most, first = settings.at_a_time(len(tps), whole=job is not None and job.failover)
     if job is not None and job.switch:
-        largest = max(Counter(tp.topic for tp in tps).values(), default=1)
-        most = first = max(settings.switch_partitions, largest)
+        return batches(tps, settings.switch_partitions, whole=True)
+    most, first = settings.at_a_time(len(tps), whole=job is not None and job.failover)
     return batches(tps, most, first)
 
 
 def batches(
-    tps: Collection[TopicPartition], most: int, first: int | None = None
+    tps: Collection[TopicPartition], most: int, first: int | None = None, *, whole: bool = False
 ) -> list[list[TopicPartition]]:
-    """Whole topics together as long as they fit; a topic with more partitions is cut. The first batch has `first`
-    partitions at most, if that is given, and each one after it twice as many as the one before may have, up to `most`."""
+    """Whole topics together as long as they fit; a topic with more partitions is cut, or with `whole` a batch of its own.
+    The first batch has `first` partitions at most, if that is given, and each one after it twice as many as the one before
+    may have, up to `most`."""
     result: list[list[TopicPartition]] = []
     room = most if first is None else min(first, most)
     topics: dict[str, list[TopicPartition]] = {}
@@ -370,7 +369,7 @@ def batches(
             current = []
             room = min(2 * room, most)
         current = current + partitions
-        while len(current) > room:
+        while len(current) > room and not whole:
             result.append(current[:room])
             current = current[room:]
             room = min(2 * room, most)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from controller.alter_partition import AlterPartitionItem
@@ -284,7 +284,7 @@ class PromoteSettings:
     batch_partitions: int = 32  # whose producers wait together; what it costs them grows with it
     first_partitions: int = 4  # of the first of several batches; each may have twice as many as the last
     whole_partitions: int = 256  # instead, where nobody is served by small batches (`at_a_time`)
-    switch_partitions: int = 100  # of a switch, which takes whole topics: of a larger one as many as it has
+    switch_partitions: int = 100  # of a switch, which takes whole topics: a larger one is a batch of its own
     answered_timeout: float = 1.0  # for the answers to what was held, before the next batch is
     breather: float = 0.3  # for producers between two batches, at the least
     validation: ValidationPolicy = ValidationPolicy.SKIP
@@ -298,6 +298,10 @@ class PromoteSettings:
             return self.whole_partitions, self.whole_partitions
         most = self.batch_partitions
         return most, most if partitions <= most else min(self.first_partitions, most)
+
+    def in_batches(self, most: int | None) -> PromoteSettings:
+        """With so many partitions at a time, where the operator has said so."""
+        return self if most is None else replace(self, batch_partitions=most, switch_partitions=most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

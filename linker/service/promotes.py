@@ -80,7 +80,7 @@ class Promotes(PromotePlans):
             fence_source=options.fence_source,
             fence_drain_timeout=min(_FENCE_DRAIN_TIMEOUT, options.fence_timeout_ms / 1000),
             validation=policy,
-        )
+        ).in_batches(options.batch_partitions)
         controller = self._sidecar.controller
         if request.all:
             warnings += await runtime.came.lines(topics, wall_clock_ms())

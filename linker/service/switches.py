@@ -234,14 +234,15 @@ class Switches(Promotes):
         plan = await self.plan_promote(name, asked)
         changed = {
             "blockers": [*self._not_in_sync(name, asked.topics), *plan.blockers],
-            "warnings": [*self._waves(name, asked.topics), *plan.warnings],
+            "warnings": [*self._waves(name, asked), *plan.warnings],
         }
         return plan.model_copy(update=changed)
 
-    def _waves(self, link: str, topics: Sequence[str]) -> list[str]:
+    def _waves(self, link: str, asked: PromoteRequest) -> list[str]:
         """A line if the topics do not go all together."""
-        tps = [state.tp for topic in topics for state in self._image.topic_partitions(link, topic)]
-        waves = cut(tps, PromoteSettings(), PromoteJob(id=0, link=link, partitions=tuple(tps), switch=True))
+        tps = [state.tp for topic in asked.topics for state in self._image.topic_partitions(link, topic)]
+        settings = PromoteSettings().in_batches(asked.options.batch_partitions)
+        waves = cut(tps, settings, PromoteJob(id=0, link=link, partitions=tuple(tps), switch=True))
         if len(waves) <= 1:
             return []
         line = (

@@ -149,6 +149,7 @@ class SwitchStep:
     topics: Sequence[int]  # indices
     delay: float  # after the workload has begun, or the switch before is over
     fence_timeout: float
+    batch_partitions: int | None = None  # 1: topics that go together are waves of their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

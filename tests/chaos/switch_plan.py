@@ -68,7 +68,8 @@ def plan_switches(seed: int, stores: Sequence[Store] = tuple(Store)) -> RunPlan:
     order = [list(range(len(topics)))]
     if len(topics) > 1 and rng.random() < 0.4:
         order, rounds = [[0], [1]], 2
-    steps = [_step(rng, indices) for _ in range(rounds) for indices in order]
+    waves = random.Random(f"waves {seed}")
+    steps = [_step(rng, indices, waves) for _ in range(rounds) for indices in order]
     faults = [_fault(rng, store, len(steps)) for _ in range(rng.choices([1, 2, 3, 4], [15, 35, 30, 20])[0])]
     return RunPlan(
         seed=seed,
@@ -95,9 +96,12 @@ def _topic(rng: random.Random) -> TopicPlan:
     )
 
 
-def _step(rng: random.Random, topics: Sequence[int]) -> SwitchStep:
+def _step(rng: random.Random, topics: Sequence[int], waves: random.Random) -> SwitchStep:
     return SwitchStep(
-        topics=topics, delay=rng.uniform(0.3, 3.0), fence_timeout=rng.choice([4.0, 10.0, 10.0, 20.0])
+        topics=topics,
+        delay=rng.uniform(0.3, 3.0),
+        fence_timeout=rng.choice([4.0, 10.0, 10.0, 20.0]),
+        batch_partitions=1 if len(topics) > 1 and waves.random() < 0.75 else None,
     )
 
 

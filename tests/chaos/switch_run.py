@@ -52,7 +52,7 @@ class SwitchRun(Run):
         for index, plan in enumerate(self.plan.switches):
             await asyncio.sleep(plan.delay)
             topics = [names[topic] for topic in plan.topics]
-            note = SwitchLog(topics, self._owners[topics[0]].other)
+            note = SwitchLog(topics, self._owners[topics[0]].other, plan.batch_partitions)
             self.result.switches.append(note)
             began = self.history.clock()
             work = asyncio.create_task(switcher.run(index, note, plan.fence_timeout))

@@ -33,6 +33,7 @@ class SwitchLog:
 
     topics: Sequence[str]
     to: Owner
+    batch_partitions: int | None = None  # of each wave, as it was asked for
     last: str = "not begun"  # what was seen last
     tries: int = 0
     abandoned: list[str] = field(default_factory=list)  # reasons
@@ -56,6 +57,7 @@ class Switcher:
         options = {
             "catch_up_timeout_ms": CATCH_UP_TIMEOUT_MS,
             "fence_timeout_ms": round(fence_timeout * 1000),
+            "batch_partitions": note.batch_partitions,
         }
         while True:
             mirrors = await self._mirrors(note)

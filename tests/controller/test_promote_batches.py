@@ -105,6 +105,17 @@ def test_a_promote_of_many_begins_with_few_partitions() -> None:
     few = tuple(TopicPartition(topic, index) for topic in "abcde" for index in range(40))
     switch = replace(switch, partitions=few)
     assert [len(batch) for batch in cut(few, PromoteSettings(), switch)] == [80, 80, 40]
+    # A large one makes no wave of small ones longer.
+    mixed = (*few[:80], *(TopicPartition("z", index) for index in range(300)), *few[80:])
+    assert [len(batch) for batch in cut(mixed, PromoteSettings(), replace(switch, partitions=mixed))] == [
+        80,
+        300,
+        100,
+    ]
+    one_by_one = PromoteSettings().in_batches(1)
+    assert [len(batch) for batch in cut(few, one_by_one, switch)] == [40] * 5
+    assert [len(batch) for batch in cut(tps[:3], one_by_one)] == [1, 1, 1]
+    assert PromoteSettings().in_batches(None) == PromoteSettings()
     assert [len(batch) for batch in cut(tps[:32], PromoteSettings())] == [32]
     small = [TopicPartition(topic, index) for topic in "abcdefg" for index in range(3)]
     assert [len(batch) for batch in batches(small, 32, 4)] == [3, 6, 12]

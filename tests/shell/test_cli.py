@@ -302,6 +302,7 @@ def test_wrong_use_is_2(cli: Cli, api: Running, command: tuple[str, ...]) -> Non
                 ("--max-lag", "0"),
                 ("--catch-up-timeout-ms", "1"),
                 ("--fence-timeout-ms", "1"),
+                ("--batch-partitions", "1"),
                 ("--validation", "skip"),
                 ("--transaction-timeout-ms", "0"),
                 ("--abort-open-transactions",),
