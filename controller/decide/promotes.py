@@ -8,7 +8,7 @@ from typing import Any
 
 from controller.decide.links import link_of
 from controller.decide.mirrors import change, mirror_of, partition_of
-from controller.decide.take_overs import refuse_unless_taken
+from controller.decide.take_overs import link_against, refuse_unless_taken
 from controller.errors import NotFound, Refused, listed
 from controller.image import ControllerImage
 from controller.phases import ENDED, PROMOTING, Phase
@@ -53,6 +53,7 @@ def begin_promote(
     busy = {tp for job in image.running_jobs(link) for tp in job.partitions}
     if busy.intersection(tps):
         raise Refused(f"a promote of {min(busy.intersection(tps))} is running already")
+    refuse_in_waves(image, link, {tp.topic for tp in tps})
     job = PromoteJob(
         id=next_job(image, link),
         link=link,
@@ -65,6 +66,21 @@ def begin_promote(
         switch=switch,
     )
     return [job], job
+
+
+def refuse_in_waves(image: ControllerImage, link: str, topics: Collection[str]) -> None:
+    """Refused while the switch that brought a topic here goes on with others: the mirror that it came from ends with that,
+    and no take-over begins before."""
+    try:
+        against = link_against(image, link).name
+    except NotFound:
+        return
+    for job in image.running_jobs(against):
+        if found := sorted(set(topics).intersection(job.topics)):
+            raise Refused(
+                f"{listed(found)}: still part of switch {against}-{job.id}, which goes on with other topics. Wait until it "
+                f"has ended (linker mirror promote --attach {against}-{job.id})"
+            )
 
 
 def next_job(image: ControllerImage, link: str) -> int:

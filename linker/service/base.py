@@ -12,7 +12,7 @@ from controller.decide.promotes import next_job
 from controller.decide.reverse import reverse_of
 from controller.errors import SourceClosed
 from controller.image import ControllerImage
-from controller.phases import ENDED
+from controller.phases import ENDED, SWITCHING
 from controller.plan.placement import ReplicaBroker
 from controller.state import MirrorTopic, PromoteJob
 from fleet.stores.base import ControllerFenced, NodeNotEmpty, StoreError, VersionConflict
@@ -116,8 +116,8 @@ class ServiceBase:
         reverse = self._reverse(runtime.name)
         for one in (runtime,) if reverse is None else (runtime, reverse):
             for mirror in self._image.link_mirrors(one.name):
-                if one is not runtime and (runtime.name, mirror.topic) in self._image.mirrors:
-                    continue  # a topic that is being switched has a mirror in both directions
+                if reverse is not None and one is not self._shown(runtime, reverse, mirror.topic):
+                    continue
                 if (one.name, mirror.topic) in self._image.mirrors:  # it may have been deleted meanwhile
                     summary = view.mirror_summary(one, mirror)
                     waits = [
@@ -131,6 +131,17 @@ class ServiceBase:
                 if len(found) % _SUMMED_UP == 0:
                     await asyncio.sleep(0)
         return found
+
+    def _shown(self, runtime: LinkRuntime, reverse: LinkRuntime, topic: str) -> LinkRuntime:
+        """The direction of a topic that has a mirror in both while it is switched: the other way from the moment that all
+        of it has gone there, though the switch may go on with other topics."""
+        if (runtime.name, topic) not in self._image.mirrors:
+            return reverse if (reverse.name, topic) in self._image.mirrors else runtime
+        forward, back = (self._image.topic_partitions(one.name, topic) for one in (runtime, reverse))
+        gone = all(state.phase in ENDED for state in forward) and not any(
+            state.phase in SWITCHING for state in back
+        )
+        return reverse if back and gone else runtime
 
     def _summary_fields(self, runtime: LinkRuntime, mirrors: list[MirrorSummary]) -> dict[str, Any]:
         states: dict[MirrorState, int] = {}

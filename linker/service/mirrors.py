@@ -104,8 +104,8 @@ class MirrorChanges(ServiceBase):
 
     async def describe_mirror(self, link: str, topic: str) -> MirrorDescription:
         reverse = self._reverse(link)
-        if reverse is not None and (link, topic) not in self._image.mirrors:
-            link = reverse.name  # it was switched
+        if reverse is not None:
+            link = self._shown(self._runtime(link), reverse, topic).name
         runtime, mirror = self._mirror(link, topic)
         summary = view.mirror_summary(runtime, mirror)
         states = self._image.topic_partitions(link, topic)

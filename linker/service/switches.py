@@ -18,6 +18,7 @@ from admin.models import (
 )
 from admin.service import IllegalState, MirrorNotFound, PreflightFailed
 from controller.decide import restores
+from controller.decide.promotes import refuse_in_waves
 from controller.decide.reverse import reverse_of
 from controller.errors import ControllerError, listed
 from controller.phases import ENDED, LED_ELSEWHERE, SWITCHING
@@ -272,6 +273,10 @@ class Switches(Promotes):
             )
         self._check_not_begun(found)
         name, topics = next(iter(found.items()))
+        try:
+            refuse_in_waves(self._image, name, topics)
+        except ControllerError as error:
+            raise IllegalState(str(error)) from error
         return name, request.model_copy(update={"topics": topics, "all": False})
 
     def _not_in_sync(self, link: str, topics: Sequence[str]) -> list[str]:

@@ -29,7 +29,16 @@ from controller.plan.in_sync import InSync, SyncStep, sync_step
 from controller.plan.replicas import AlterIsr, CancelReassignment, ElectPreferred, Reassign
 from controller.plan.taken_configs import LATE, TAKEN_CONFIGS, before_take_over, changes
 from controller.plan.topic_configs import FORCED
-from controller.state import Attempt, Link, MirrorPartition, MirrorTopic, PromoteJob, SwitchEnd, Taken
+from controller.state import (
+    Attempt,
+    JobStatus,
+    Link,
+    MirrorPartition,
+    MirrorTopic,
+    PromoteJob,
+    SwitchEnd,
+    Taken,
+)
 from tests.controller.kraft_model import Broker, Image, Partition, Topic
 from wire.frames.types import TopicPartition
 
@@ -150,6 +159,19 @@ def test_giving_back_does_nothing_to_the_next_take_over() -> None:
     ):
         with pytest.raises(Refused, match="not being given back"):
             late()
+
+
+def test_a_topic_of_a_wave_that_is_over_goes_back_when_the_switch_has_ended() -> None:
+    image = taken(taking(image_of()))
+    gone = [
+        replace(image.partitions[link, TP], phase=phase)
+        for link, phase in (("l", Phase.PROMOTED), (BACK, Phase.ACTIVE))
+    ]
+    image.replay(gone)
+    with pytest.raises(Refused, match=r"t: still part of switch l-1.* --attach l-1"):
+        promotes.begin_promote(image, BACK, ["t"], 0)
+    image.replay([replace(image.jobs["l", 1], status=JobStatus.DONE)])
+    assert promotes.begin_promote(image, BACK, ["t"], 0)[1].partitions == (TP,)
 
 
 def test_a_switch_that_is_to_be_final_goes_nowhere_else() -> None:

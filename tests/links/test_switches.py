@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,7 +11,8 @@ from admin.service import IllegalState, MirrorNotFound
 from controller.decide.reverse import reverse_name
 from controller.image import ControllerImage
 from controller.phases import Phase
-from controller.state import Link, MirrorPartition, MirrorTopic
+from controller.state import Link, MirrorPartition, MirrorTopic, RemoveMirror
+from linker.links.runtime import LinkRuntime
 from linker.service.switches import Switches
 
 
@@ -47,6 +48,36 @@ def switches(*phases: Phase, sync: bool = False, back: bool = False) -> Switches
             image.replay([MirrorPartition(link=name, topic="orders", partition=index, phase=state)])
     sidecar: Any = SimpleNamespace(controller=SimpleNamespace(image=image))
     return Switches(sidecar)
+
+
+@pytest.mark.parametrize(
+    ("forward", "back", "shown"),
+    [
+        ((Phase.ACTIVE, Phase.ACTIVE), None, "east"),
+        ((Phase.ALIGNED, Phase.ALIGNED), Phase.TAKEN, "east"),
+        ((Phase.PROMOTED, Phase.HANDED_OVER), Phase.ACTIVE, "east"),
+        ((Phase.PROMOTED, Phase.PROMOTED), Phase.TAKEN, "east"),
+        # A switch in waves: it is over here, and goes on with others.
+        ((Phase.PROMOTED, Phase.PROMOTED), Phase.ACTIVE, "east.reverse"),
+        ((), Phase.ACTIVE, "east.reverse"),
+        # Promoted by itself, or never mirrored.
+        ((Phase.PROMOTED, Phase.PROMOTED), None, "east"),
+        ((), None, "east"),
+    ],
+)
+def test_a_topic_that_is_switched_is_shown_in_one_direction(
+    forward: tuple[Phase, ...], back: Phase | None, shown: str
+) -> None:
+    found = switches(*forward, back=back is not None)
+    image = found._image
+    if back is not None:
+        other = reverse_name("east")
+        states = [MirrorPartition(link=other, topic="orders", partition=at, phase=back) for at in range(2)]
+        image.replay(states)
+    if not forward:
+        image.replay([RemoveMirror("east", "orders")])
+    runtime, reverse = (cast(LinkRuntime, SimpleNamespace(name=name)) for name in ("east", "east.reverse"))
+    assert found._shown(runtime, reverse, "orders").name == shown
 
 
 @pytest.mark.parametrize("sync", [False, True])

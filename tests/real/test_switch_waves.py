@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
-from admin.models import MirrorState
+from admin.models import Direction
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.workload.checker import check
 from lab.workload.history import History, PartitionLog
@@ -63,9 +63,15 @@ async def test_killed_between_two_waves(start_cluster: StartCluster, start_sidec
     open_ = await asyncio.to_thread(transaction, scene.source.bootstrap)  # the second wave waits for its end
     await scene.sidecar.linker("mirror", "switch", *NAMES, "--link", LINK, "--no-wait")
     deadline = time.monotonic() + PATIENCE
-    while (await asyncio.to_thread(states, scene)).get("wide-0") is not MirrorState.PROMOTED:
+    while (await asyncio.to_thread(directions, scene)) != {
+        "orders": Direction.REVERSED,
+        "wide-0": Direction.REVERSED,
+        "wide-1": Direction.FORWARD,
+    }:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
+    back = await scene.sidecar.run("mirror", "switch", "wide-0", "--link", LINK)
+    assert back.exit_code and "wide-0: still part of switch" in back.errors, back
     await scene.sidecar.kill()
     await scene.sidecar.start()
     left = {"orders": "REVERSED", "wide-0": "REVERSED", "wide-1": "FORWARD"}
@@ -111,9 +117,9 @@ async def wide_logs(owner: KafkaCluster) -> dict[TopicPartition, PartitionLog]:
     return await asyncio.to_thread(final_logs, owner, WIDE, placed)
 
 
-def states(scene: Scene) -> dict[str, MirrorState]:
+def directions(scene: Scene) -> dict[str, Direction]:
     with scene.sidecar.client() as client:
-        return {one.topic: one.state for one in client.list_mirrors(LINK)}
+        return {one.topic: one.direction for one in client.list_mirrors(LINK)}
 
 
 async def until(scene: Scene, wanted: dict[str, str], **more: str) -> None:
