@@ -65,6 +65,11 @@ class LinkController(ABC):
         """After a commit with an unknown outcome: read the store's state."""
 
     @abstractmethod
+    async def prove_newest(self) -> None:
+        """Returns if no other link controller had claimed the state at a moment of this call; else raises. For requests
+        that carry no epoch: a process that stood still must not send what it was about to send."""
+
+    @abstractmethod
     async def decide(
         self, decide: Callable[[ControllerImage], tuple[Sequence[Record], T]], dry_run: bool = False
     ) -> T:

@@ -146,6 +146,11 @@ class SharedController(LinkController):
         if self._stored is not None:
             await self._stored.refresh()
 
+    async def prove_newest(self) -> None:
+        if self._stored is None:
+            raise NotTheController(self.seat)
+        await self._stored.prove_newest()
+
     async def decide(
         self, decide: Callable[[ControllerImage], tuple[Sequence[Record], T]], dry_run: bool = False
     ) -> T:

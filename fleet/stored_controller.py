@@ -54,6 +54,9 @@ class StoredController(LinkController):
         async with self._turn:
             await self._reload_if_stale()
 
+    async def prove_newest(self) -> None:
+        await self._store.commit((), controller_epoch=self._claimed)
+
     async def decide(
         self, decide: Callable[[ControllerImage], tuple[Sequence[Record], T]], dry_run: bool = False
     ) -> T:

@@ -200,7 +200,9 @@ class LinkSwitch:
         if member is None or self._name_against() is None:
             return
         owner = OwnerCluster(member.membership, member.link_brokers)
-        if changes := self._records.config_changes(owner.overrides_of):
+        if self._records.config_changes(owner.overrides_of):
+            await self._records.prove_newest()
+            changes = self._records.config_changes(owner.overrides_of)
             log.warning(
                 "link %s: configs at the source that a switch needs, or has left, are set: %s",
                 self._link,

@@ -335,10 +335,11 @@ class PromoteBatch:
         return None
 
     async def _restore(self, topic: str, configs: Mapping[str, str | None]) -> None:
-        await self.insist(
-            lambda timeout: self.ports.configs.restore(topic, configs, timeout=timeout),
-            f"putting the configs of topic {topic} back",
-        )
+        async def restore(timeout: float) -> None:
+            await self.controller.prove_newest()
+            await self.ports.configs.restore(topic, configs, timeout=timeout)
+
+        await self.insist(restore, f"putting the configs of topic {topic} back")
 
     def _stop_fence_clock(self) -> None:
         """The longest hold of any partition of the batch is what is shown."""

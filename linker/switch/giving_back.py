@@ -189,6 +189,7 @@ class GivingBack:
 
     async def _put_back(self, topics: Collection[str], deadline: float) -> None:
         """Configs, and the order of the replicas with the link brokers last."""
+        await self._records.prove_newest()
         image, link = self._owner.image(), self._owner.link_brokers()
         configs: dict[str, Mapping[str, str | None]] = {}
         for topic in topics:

@@ -47,6 +47,11 @@ class TakeOverRecords:
     async def refresh(self) -> None:
         await self._controller.refresh()
 
+    async def prove_newest(self) -> None:
+        """Before configs are put back: of what is sent to a cluster they alone carry no epoch, and those of a deposed link
+        controller would let the cluster's own brokers be elected that the next one has taken out. Raises LinkerError."""
+        await self._controller.prove_newest()
+
     async def begin(self, topics: Mapping[str, OwnerTopic], *, given_back: bool = False) -> None:
         await self._decide(lambda image: take_overs.begin(image, self.link, topics, self._now(), given_back))
 

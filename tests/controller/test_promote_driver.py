@@ -12,8 +12,8 @@ from controller.judge.alignment import ReplicaPosition
 from controller.phases import Phase
 from controller.state import JobStatus
 from fleet.link_controller import LinkController
-from fleet.stores import StoreError
-from linker.promote.driver import PromoteDriver
+from fleet.stores import ControllerFenced, StoreError
+from linker.promote.driver import PromoteDriver, PromoteStuck
 from linker.promote.ports import PromoteProgress, PromoteSettings
 from tests.controller.promote_kit import promote, returned
 from tests.controller.simulation import (
@@ -371,3 +371,22 @@ def test_a_cancelled_driver_lets_nothing_go() -> None:
         assert world.fenced == set(world.tps)
 
     run_virtual(main())
+
+
+def test_a_deposed_link_controller_puts_no_configs_back() -> None:
+    """Its successor may have ended the promote by now, and somebody may have switched the topic back since."""
+    worlds: list[World] = []
+
+    def prepare(world: World, controller: LinkController) -> None:
+        worlds.append(world)
+
+        async def fenced() -> None:
+            raise ControllerFenced(1, 2)
+
+        controller.prove_newest = fenced  # type: ignore[method-assign]
+
+    with pytest.raises(
+        PromoteStuck, match="putting the configs of topic t back: controller epoch 1 is fenced"
+    ):
+        promote(prepare, PromoteSettings(insist_timeout=0.5))
+    assert worlds[0].restored == []

@@ -16,7 +16,7 @@ from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic
 from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
-from fleet.stores import StoreError
+from fleet.stores import ControllerFenced, StoreError
 from linker.promote.driver import PromoteDriver, PromoteStuck
 from linker.promote.ports import PromoteSettings
 from linker.switch.fence import TakeOverFence
@@ -318,6 +318,34 @@ def test_a_deposed_link_controller_takes_nothing() -> None:
     for seed in range(3):
         for after in (0.001, 0.003, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08):
             run_virtual(main(seed, after))
+
+
+def test_a_deposed_link_controller_puts_no_configs_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stood still while it gave the topic back, and its successor has taken the topic over again: with the topic's own
+    configs the source's brokers could be elected there."""
+
+    async def main() -> None:
+        world = SwitchWorld(random.Random(1), partitions=2, zombies=True, rescued=False)
+        first = await linked(world)
+        world.start()
+        keeper = asyncio.create_task(world.keep_in_sync())
+        take_over = world.take_over(first)
+        await take_over.take(["t"], timeout=5)
+        taken = dict(world.overrides)
+        proved = TakeOverRecords.prove_newest
+
+        async def stood_still(self: TakeOverRecords) -> None:
+            await opened(world)
+            await proved(self)
+
+        monkeypatch.setattr(TakeOverRecords, "prove_newest", stood_still)
+        with pytest.raises(ControllerFenced):
+            await take_over.give_back(["t"], timeout=30)
+        world.stopped = True
+        keeper.cancel()
+        assert world.overrides == taken != {"min.insync.replicas": "2"}
+
+    run_virtual(main())
 
 
 def test_before_a_fence_nobody_notices_a_take_over() -> None:
