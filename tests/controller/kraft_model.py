@@ -75,6 +75,8 @@ class Kraft:
     min_isr: int = 1
     elr_enabled: bool = True  # eligible.leader.replicas.version 1, the default of new clusters from 4.1
     bump_on_shrink: bool = False  # metadata.version before 3.6
+    #: min.insync.replicas, of a partition as it is, where topics differ
+    min_isr_of: Callable[[Partition], int] | None = None
     #: unclean.leader.election.enable, of a partition as it is
     unclean: Callable[[Partition], bool] = lambda _: False
     brokers: dict[int, Broker] = field(default_factory=dict)
@@ -292,7 +294,7 @@ class Kraft:
 
         # maybePopulateTargetElr
         if self.elr_enabled:
-            if len(isr) >= self.min_isr:
+            if len(isr) >= (self.min_isr if self.min_isr_of is None else self.min_isr_of(partition)):
                 elr = []
             else:
                 elr = [b for b in {*elr, *partition.isr} if b not in isr]

@@ -31,17 +31,23 @@ class Cluster:
     """`name`: of its controller in the network. `at`: as `Link.at`. `links`: the broker that each sidecar is in it."""
 
     def __init__(
-        self, world: World, name: str, at: str, topic_id: bytes, links: Mapping[int, int], rng: random.Random
+        self,
+        world: World,
+        name: str,
+        at: str,
+        ids: Mapping[str, bytes],
+        links: Mapping[int, int],
+        rng: random.Random,
     ) -> None:
         self.world = world
         self.name = name
         self.at = at
-        self.topic_id = topic_id
+        self.topic_ids = ids
         self.links = links
         self.rng = rng
         self.real = REAL
-        self.kraft = Kraft()
-        self.configs: dict[str, str] = {}
+        self.kraft = Kraft(min_isr_of=lambda partition: self.min_isr(self._tp(partition)))
+        self.configs: dict[str, dict[str, str]] = {topic: {} for topic in ids}
         self.version = 0
         self.replicas = Replicas(self)
         self.image = self._image()
@@ -56,9 +62,9 @@ class Cluster:
         kraft = self.kraft
         for broker in (*self.real, *self.links.values()):
             kraft.register(broker)
-        kraft.create(
-            "t", self.topic_id, {tp.partition: list(replicas) for tp, replicas in assignments.items()}
-        )
+        for topic, topic_id in self.topic_ids.items():
+            of = {tp.partition: list(replicas) for tp, replicas in assignments.items() if tp.topic == topic}
+            kraft.create(topic, topic_id, of)
 
     def begin(self) -> None:
         """All is as a story begins with."""
@@ -74,7 +80,7 @@ class Cluster:
     def _image(self) -> Image:
         return replace(
             self.kraft.image(),
-            configs={(CONFIG_TOPIC, "t"): dict(self.configs)},
+            configs={(CONFIG_TOPIC, topic): dict(configs) for topic, configs in self.configs.items()},
             offset=self.version,
             changes=self.version,
         )
@@ -84,7 +90,7 @@ class Cluster:
         version, image = self.version, self._image()
         before, self.image = self.image, image
         for tp, partition in self.kraft.partitions.items():
-            if partition != before.topics_by_name["t"].partitions.get(tp.partition):
+            if partition != before.topics_by_name[tp.topic].partitions.get(tp.partition):
                 self.replicas.changed(tp, partition)
         self.world.cluster_changed(self, before, image)
         network = self.world.network
@@ -110,10 +116,16 @@ class Cluster:
     def _elects_unclean(self, partition: Partition) -> bool:
         """The default of its brokers. Left out where it owns the partition and nothing is taken over: it loses then what it
         loses without sidecars, too."""
-        tp = next(tp for tp, one in self.kraft.partitions.items() if one is partition)
-        if self.electable(tp) or self.configs.get(UNCLEAN) == "false":
+        tp = self._tp(partition)
+        if self.electable(tp) or self.configs[tp.topic].get(UNCLEAN) == "false":
             return False
-        return self.world.owner[tp] is not self or self.configs.get(MIN_INSYNC) == "1"
+        return self.world.owner[tp] is not self or self.min_isr(tp) == 1
+
+    def _tp(self, partition: Partition) -> TopicPartition:
+        return next(tp for tp, one in self.kraft.partitions.items() if one is partition)
+
+    def min_isr(self, tp: TopicPartition) -> int:
+        return int(self.configs[tp.topic].get(MIN_INSYNC, "1"))
 
     def _tick(self) -> None:
         """Heartbeats and sessions of the link brokers."""
@@ -139,13 +151,13 @@ class Cluster:
             self.kraft._put(tp, built)
             self.kraft.changed()
 
-    def set_configs(self, changes: Mapping[str, str | None]) -> None:
+    def set_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
+        configs = self.configs[topic]
         for name, value in changes.items():
             if value is None:
-                self.configs.pop(name, None)
+                configs.pop(name, None)
             else:
-                self.configs[name] = value
-        self.kraft.min_isr = int(self.configs.get(MIN_INSYNC, "1"))
+                configs[name] = value
         self.kraft.changed()
 
     # Clients.
@@ -157,7 +169,7 @@ class Cluster:
         network, loop = self.world.network, self.world.loop
         slow = self.rng.uniform(0, 4.5) if self.slow_until.get(process.name, 0.0) > loop.time() else 0.0
         state = {"over": False, "dropped": False}
-        leader = self.image.topics_by_name["t"].partitions[tp.partition].leader
+        leader = self.image.topics_by_name[tp.topic].partitions[tp.partition].leader
 
         def settle(code: int | None) -> None:
             if not state["over"]:

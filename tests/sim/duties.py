@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -43,7 +43,7 @@ PROMOTE = PromoteSettings(
 )
 
 
-SWITCH = replace(PROMOTE, call_timeout=2.0, fence_deadline=7.0)
+SWITCH = replace(PROMOTE, call_timeout=2.0, fence_deadline=7.0, switch_partitions=1)
 
 
 class Fence:
@@ -121,17 +121,19 @@ class Duties:
         )
         while True:
             await asyncio.sleep(0.2)
-            mirror = controller.image.mirrors.get((place.link, "t"))
-            if mirror is None:
+            mirrors = controller.image.link_mirrors(place.link)
+            if not mirrors:
                 continue
             try:
                 if place.link == LINK:
                     wanted, self._sidecar.moves = self._sidecar.moves, {}
                     if wanted:
                         await reassignments.move(wanted)
-                topics = {"t": cast(Any, place.seen.image.topics_by_name["t"])}
-                await reassignments.follow([mirror], topics)
-                await reassignments.open([controller.image.mirrors[place.link, "t"]], topics)
+                topics = {one.topic: cast(Any, place.seen.image.topics_by_name[one.topic]) for one in mirrors}
+                await reassignments.follow(mirrors, topics)
+                await reassignments.open(
+                    [controller.image.mirrors[place.link, one.topic] for one in mirrors], topics
+                )
             except (LinkerError, KeyError) as error:
                 self._note(f"replicas: {error}")
 
@@ -163,13 +165,15 @@ class Duties:
         while True:
             await self.wanted.wait()
             self.wanted.clear()
-            place = self._to_promote()
+            place, topics = self._to_promote()
             if place is None:
                 continue
             try:
                 if self._world.switching:
-                    await self._in_sync(place)
-                job = await self._head.controller.begin_promote(place.link, switch=self._world.switching)
+                    await self._in_sync(place, topics)
+                job = await self._head.controller.begin_promote(
+                    place.link, topics, switch=self._world.switching
+                )
                 self._note(f"promote {job.id} of {place.link} begins")
                 for balancer in self._balancers.values():
                     await balancer.settled()
@@ -179,22 +183,32 @@ class Duties:
                 self._note(f"promote: {error}")
                 await self._settle(place)
 
-    def _to_promote(self) -> Place | None:
-        """The link that mirrors the topic from its owner."""
-        image = self._head.controller.image
+    def _to_promote(self) -> tuple[Place | None, list[str]]:
+        """A link that mirrors topics from their owner, and these. Where they have different owners, either's."""
+        image, found = self._head.controller.image, []
         for place in self._sidecar.places.values():
-            states = image.topic_partitions(place.link, "t")
-            if states and all(state.phase is Phase.ACTIVE or state.phase in ENDED for state in states):
-                return place
-        return None
+            ready = [
+                mirror.topic
+                for mirror in image.link_mirrors(place.link)
+                if mirror.topic in self._world.asked
+                and all(
+                    state.phase is Phase.ACTIVE or state.phase in ENDED
+                    for state in image.topic_partitions(place.link, mirror.topic)
+                )
+            ]
+            if ready:
+                found.append((place, ready))
+        if len(found) > 1:
+            return self._world.rng_waves.choice(found)
+        return found[0] if found else (None, [])
 
-    async def _in_sync(self, place: Place) -> None:
+    async def _in_sync(self, place: Place, topics: Sequence[str]) -> None:
         """As the command to switch does it first."""
-        await self._head.controller.decide(lambda image: (set_sync(image, place.link, ["t"], True), None))
+        await self._head.controller.decide(lambda image: (set_sync(image, place.link, topics, True), None))
         until = self._world.loop.time() + _IN_SYNC
         while True:
-            found = place.switch.replicas.state("t")
-            if found is not None and found[0] is InSync.IN_SYNC:
+            found = [place.switch.replicas.state(topic) for topic in topics]
+            if all(one is not None and one[0] is InSync.IN_SYNC for one in found):
                 return
             if self._world.loop.time() > until:
                 raise LinkerError(f"not in sync: {found}")

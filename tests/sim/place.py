@@ -227,7 +227,7 @@ class Place:
     # Whom it serves.
 
     def view(self, tp: TopicPartition) -> Any:
-        return self.seen.image.topics_by_name["t"].partitions[tp.partition]
+        return self.seen.image.topics_by_name[tp.topic].partitions[tp.partition]
 
     def state(self, tp: TopicPartition) -> MirrorPartition | None:
         return self.sidecar.shared.image.partitions.get((self.link, tp))

@@ -122,7 +122,7 @@ class Replicas:
         if partition.leader != broker or broker not in self.cluster.real:
             done(NOT_LEADER_OR_FOLLOWER)
             return
-        if len(partition.isr) < self.cluster.kraft.min_isr:
+        if len(partition.isr) < self.cluster.min_isr(tp):
             done(NOT_ENOUGH_REPLICAS)
             return
         log = self.logs[tp][broker]
@@ -138,7 +138,7 @@ class Replicas:
     def _advance(self, tp: TopicPartition) -> None:
         partition, led = self.cluster.kraft.partitions[tp], self.led[tp]
         log = self.leader_log(tp)
-        if log is None or len(partition.isr) < self.cluster.kraft.min_isr:
+        if log is None or len(partition.isr) < self.cluster.min_isr(tp):
             return
         ends = [len(log) if b == partition.leader else led.told.get(b, 0) for b in partition.isr]
         if min(ends) > self.committed[tp]:

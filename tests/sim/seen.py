@@ -38,7 +38,7 @@ class Metadata:
         self._changed.set()
         self._changed = asyncio.Event()
         for subscriber in list(self._subscribers):
-            subscriber(image, frozenset({self._cluster.topic_id}))
+            subscriber(image, frozenset(self._cluster.topic_ids.values()))
 
     def subscribe(self, callback: Callable[[Image, frozenset[bytes]], None]) -> Callable[[], None]:
         self._subscribers.append(callback)
@@ -167,13 +167,14 @@ class Operations:
         self, configs: Mapping[str, Mapping[str, str | None]], *, timeout: float
     ) -> None:
         """Returns when this process's image has them."""
-        changes = dict(configs.get("t", {}))
-        if not changes:
+        wished = {topic: dict(changes) for topic, changes in configs.items() if changes}
+        if not wished:
             return
 
         def carry_out() -> int:
-            self._cluster.world.note(f"{self._cluster.name}: configs {changes}")
-            self._cluster.set_configs(changes)
+            for topic, changes in wished.items():
+                self._cluster.world.note(f"{self._cluster.name}: configs of {topic} {changes}")
+                self._cluster.set_configs(topic, changes)
             return self._cluster.version
 
         wanted = await self._request(carry_out, timeout)
@@ -199,20 +200,20 @@ class Client:
         self.topics: dict[str, object] = {}  # writes find their leader by themselves (Cluster.write)
         self.nodes = {broker: broker for broker in (*cluster.real, *cluster.links.values())}
 
-    async def call(self, api: str, _body: object, *, node_id: int | None = None, timeout: float) -> Any:
+    async def call(self, api: str, body: Any, *, node_id: int | None = None, timeout: float) -> Any:
         assert api == "describe_configs"
 
-        def told() -> Any:
-            values = {MIN_INSYNC: "1", **self._cluster.configs}
+        def of(topic: str) -> Any:
+            overrides = self._cluster.configs[topic]
+            values = {MIN_INSYNC: "1", **overrides}
             entries = [
-                SimpleNamespace(
-                    name=name, value=value, config_source=1 if name in self._cluster.configs else 5
-                )
+                SimpleNamespace(name=name, value=value, config_source=1 if name in overrides else 5)
                 for name, value in values.items()
             ]
-            return SimpleNamespace(
-                results=[SimpleNamespace(error_code=0, resource_name="t", configs=entries)]
-            )
+            return SimpleNamespace(error_code=0, resource_name=topic, configs=entries)
+
+        def told() -> Any:
+            return SimpleNamespace(results=[of(one["resource_name"]) for one in body["resources"]])
 
         network = self._cluster.world.network
         return await network.request(self._process.name, self._cluster.name, told, timeout)

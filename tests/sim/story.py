@@ -37,6 +37,7 @@ class Kind(StrEnum):
     PROMOTE = "promote"
     SWITCH = "switch"
     AMBUSH = "ambush"  # a switch, and faults as soon as a step of it is written down
+    WAVES = "waves"  # a switch of two topics, one after the other; every second one with an ambush
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,8 @@ def not_switched(world: World, image: ControllerImage) -> str | None:
     """A topic that is switched has one mirror, which is ACTIVE and lies at the side that does not own it."""
     for tp in world.tps:
         owner = world.owner[tp]
-        if owner is not world.owner[world.tps[0]]:
-            return "a part of the topic is the other side's"
+        if owner is not world.owner[tp._replace(partition=0)]:
+            return f"a part of topic {tp.topic} is the other side's"
         there, link, over = (
             (world.target, LINK, BACK) if owner is world.source else (world.source, BACK, LINK)
         )
@@ -92,8 +93,9 @@ def not_switched(world: World, image: ControllerImage) -> str | None:
         phase = image.partitions[link, tp].phase if (link, tp) in image.partitions else None
         if phase is not Phase.ACTIVE:
             return f"{tp} of {link} is {phase}"
-        if owner.configs != CONFIGS and (owner is world.source or owner.configs):
-            return f"{owner.name} has the configs {owner.configs}"
+        configs = owner.configs[tp.topic]
+        if configs != CONFIGS and (owner is world.source or configs):
+            return f"{owner.name} has the configs {configs}"
         if there.electable(tp):
             return f"{there.electable(tp)} of {there.name} can be elected"
         if owner.kraft.partitions[tp].leader not in REAL:
@@ -128,9 +130,10 @@ async def _live(world: World, ambush: int | None, directed: type[Directed] | Non
     await _settle(world, loop.time(), within)
     # And everything can be handed over in the end.
     before = dict(world.owner)
-    for _ in range(3):
+    for _ in range(3 * len(world.topics)):
         if world.ended.is_set() or _is_over(world, before):
             break
+        world.asked = frozenset(tp.topic for tp in world.tps if world.owner[tp] is before[tp])
         faults.ask_promote()
         await _pause(world, 1.5 if not world.switching else 8.0)
         await _settle(world, loop.time() - 1.0, within)
@@ -200,7 +203,7 @@ def simulated_time(loop: SimLoop) -> Iterator[None]:
 @contextlib.contextmanager
 def partitions_in_order() -> Iterator[None]:
     """Sets of partitions are walked in the same order in every process."""
-    TopicPartition.__hash__ = lambda self: self.partition + 1  # type: ignore[method-assign]
+    TopicPartition.__hash__ = lambda self: self.partition + 1 + 16 * (self.topic != "t")  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -228,6 +231,8 @@ def listeners_in_order() -> Iterator[None]:
 
 def kind_of(seed: int) -> Kind:
     """Of the story that a seed has where no kind is asked for."""
+    if seed % (2 * SWITCHED) == 11:
+        return Kind.WAVES
     if seed % SWITCHED != SWITCHED - 1:
         return Kind.PROMOTE
     return Kind.SWITCH if seed % (2 * SWITCHED) < SWITCHED else Kind.AMBUSH
@@ -251,7 +256,14 @@ def tell(
         with listeners_in_order(), partitions_in_order(), simulated_time(loop):
             partitions = None if directed is None else directed.partitions
             switching = kind is not Kind.PROMOTE
-            world = World(loop, seed, ignore=ignore, switching=switching, partitions=partitions)
+            world = World(
+                loop,
+                seed,
+                ignore=ignore,
+                switching=switching,
+                partitions=partitions,
+                waves=kind is Kind.WAVES,
+            )
 
             def unexpected(_: object, context: dict[str, Any]) -> None:
                 error = context.get("exception")
@@ -259,7 +271,8 @@ def tell(
 
             loop.set_exception_handler(unexpected)
             try:
-                ambush = seed if kind is Kind.AMBUSH else None
+                ambushed = kind is Kind.AMBUSH or (kind is Kind.WAVES and seed // (2 * SWITCHED) % 2 == 1)
+                ambush = seed if ambushed else None
                 loop.run_until_complete(_live(world, ambush, directed))
             except Exception as error:
                 world.broken(f"x: {error!r}")

@@ -42,7 +42,8 @@ from wire.frames.types import TopicPartition
 if TYPE_CHECKING:
     from tests.sim.directed import Fate
 
-TOPIC_ID, SOURCE_ID = b"\x07" * 16, b"\x09" * 16
+#: By topic: its id at the target and at the source.
+TOPIC_IDS = {"t": (b"\x07" * 16, b"\x09" * 16), "u": (b"\x08" * 16, b"\x0a" * 16)}
 #: As the topic is configured at its source.
 CONFIGS = {MIN_INSYNC: "2"}
 
@@ -68,9 +69,10 @@ class World:
         ignore: str = "",
         switching: bool = False,
         partitions: int | None = None,
+        waves: bool = False,
     ) -> None:
         """`switching`: sidecars join the source, and the topic is switched there and back; else it is promoted.
-        `partitions`: of the topic; None: by chance."""
+        `partitions`: of the topic; None: by chance. `waves`: there are two topics, one after the other."""
         self.loop = loop
         self.switching = switching
         self.ignore = ignore  # invariants that are not judged
@@ -81,7 +83,12 @@ class World:
         )
         self.sidecar_ids = (900, 901, 902)
         by_chance = rng.choice([1, 1, 2, 3])
-        self.tps = [TopicPartition("t", index) for index in range(partitions or by_chance)]
+        self.rng_waves = random.Random(f"waves {seed}")
+        sizes = {"t": partitions or by_chance}
+        if waves:
+            sizes["u"] = self.rng_waves.choice([1, 1, 2])
+        self.topics = tuple(sizes)
+        self.tps = [TopicPartition(topic, index) for topic, size in sizes.items() for index in range(size)]
         self.trace: list[str] = []
         self.failure: Broken | None = None
         self.network = Network(loop, net)
@@ -96,11 +103,13 @@ class World:
         #: The log of a partition that was taken over, up to where it ended then.
         self.taken: dict[tuple[TopicPartition, int], list[str]] = {}
         self.hand_overs = 0
+        #: The topics that are to be switched.
+        self.asked = frozenset(self.topics)
         self.alive_since: dict[tuple[str, int], float] = {}
         there = {sidecar: sidecar - 100 for sidecar in self.sidecar_ids} if switching else {}
-        self.source = Cluster(self, SOURCE, LINK, SOURCE_ID, there, self.rng_source)
+        self.source = Cluster(self, SOURCE, LINK, self._ids(1), there, self.rng_source)
         here = {sidecar: sidecar for sidecar in self.sidecar_ids}
-        self.target = Cluster(self, KRAFT, "", TOPIC_ID, here, self.rng_target)
+        self.target = Cluster(self, KRAFT, "", self._ids(0), here, self.rng_target)
         self.owner: dict[TopicPartition, Cluster] = dict.fromkeys(self.tps, self.source)
         self.store = StoreServer(self)
         self.ended = asyncio.Event()
@@ -120,14 +129,18 @@ class World:
 
     # Who is there.
 
+    def _ids(self, at: int) -> dict[str, bytes]:
+        return {topic: TOPIC_IDS[topic][at] for topic in self.topics}
+
     async def begin(self) -> None:
         links = self.sidecar_ids
         self.target.start({tp: [*links[tp.partition :], *links[: tp.partition]] for tp in self.tps})
         for tp in self.tps:
             assert self.target.kraft.reassign(tp, self.targets(tp)) == 0
         self.source.start({tp: self.sources(tp) for tp in self.tps})
-        self.source.set_configs(CONFIGS)
-        self.target.set_configs({UNCLEAN: "false"})
+        for topic in self.topics:
+            self.source.set_configs(topic, CONFIGS)
+            self.target.set_configs(topic, {UNCLEAN: "false"})
         for cluster in self.clusters:
             cluster.begin()
         controller = await StoredController.open(self.store.data, now=lambda: 0)
@@ -136,37 +149,37 @@ class World:
             image = controller.image
             reverse = create_reverse(image, image.links[LINK], "cluster", 0)
             await controller.decide(lambda _: (reverse, None))
-        mirror = MirrorTopic(
-            link=LINK,
-            topic="t",
-            topic_id=TOPIC_ID,
-            source_topic_id=None,
-            partitions=len(self.tps),
-            target_replicas=tuple(self.targets(tp) for tp in self.tps),
-            restore_configs={UNCLEAN: None},
-        )
-        states = []
-        for tp in self.tps:
-            partition = self.target.kraft.partitions[tp]
-            states.append(
-                MirrorPartition(
-                    link=LINK,
-                    topic="t",
-                    partition=tp.partition,
-                    phase=Phase.ACTIVE,
-                    leader=partition.leader,
-                    leader_epoch=partition.leader_epoch,
-                    isr=partition.isr,
-                    session_epoch=0,
-                    start_offset=0,
-                    source_epochs=((0, 0),),
-                )
+        for topic in self.topics:
+            tps = [tp for tp in self.tps if tp.topic == topic]
+            mirror = MirrorTopic(
+                link=LINK,
+                topic=topic,
+                topic_id=self.target.topic_ids[topic],
+                source_topic_id=None,
+                partitions=len(tps),
+                target_replicas=tuple(self.targets(tp) for tp in tps),
+                restore_configs={UNCLEAN: None},
             )
-        await controller.create_mirror(mirror, states)
+            await controller.create_mirror(mirror, [self._first_state(tp) for tp in tps])
         for broker in self.sidecar_ids:
             await controller.save_identity(first_identity(self, broker))
             self.lives[broker].append(f"{broker}.0")
             self.start(broker)
+
+    def _first_state(self, tp: TopicPartition) -> MirrorPartition:
+        partition = self.target.kraft.partitions[tp]
+        return MirrorPartition(
+            link=LINK,
+            topic=tp.topic,
+            partition=tp.partition,
+            phase=Phase.ACTIVE,
+            leader=partition.leader,
+            leader_epoch=partition.leader_epoch,
+            isr=partition.isr,
+            session_epoch=0,
+            start_offset=0,
+            source_epochs=((0, 0),),
+        )
 
     def start(self, broker: int) -> None:
         lives = self.lives[broker]
@@ -307,8 +320,8 @@ class World:
             if now.brokers[broker] != before.brokers.get(broker):
                 self.alive_since[cluster.name, broker] = self.loop.time()
         for tp in self.tps:
-            partition = now.topics_by_name["t"].partitions[tp.partition]
-            if partition != before.topics_by_name["t"].partitions[tp.partition]:
+            partition = now.topics_by_name[tp.topic].partitions[tp.partition]
+            if partition != before.topics_by_name[tp.topic].partitions[tp.partition]:
                 self.note(
                     f"{cluster.name}: {tp} leader {partition.leader}/{partition.leader_epoch} isr {partition.isr} "
                     f"replicas {partition.replicas} +{partition.adding} -{partition.removing} "
