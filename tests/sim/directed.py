@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from controller.alter_partition import AlterPartitionItem
 from controller.phases import Phase
 from tests.controller.kraft_model import INVALID_UPDATE_VERSION
-from tests.sim.cluster import REAL, Cluster
+from tests.sim.cluster import REAL, UNCLEAN, Cluster
 from tests.sim.faults import Clients, Faults
+from tests.sim.sidecar import Sidecar
 from tests.sim.world import World
 
 _ASKED = 2.0  # when the switch is asked for
@@ -306,6 +307,52 @@ class GivenBackByTwo(Directed):
         self.world.source.kraft.alter_partition(self.late[0].leader, self.late)
 
 
+class StoodStill(Directed):
+    """A switch is given up, and the topic has its own configs again. The link controller stands still; the next one switches
+    the topic. Then all others stand still, and the first one goes on: it sees the configs of a take-over that it knows
+    nothing of. Should it set the topic's own, one of the source's brokers registers again in that moment."""
+
+    def __init__(self, world: World, clients: Clients, faults: Faults) -> None:
+        super().__init__(world, clients, faults)
+        self.first: Sidecar | None = None
+        self.owned = False
+
+    def fate(self, cluster: Cluster, items: Sequence[AlterPartitionItem]) -> Fate | None:
+        widens = any(member.broker_id in REAL for item in items for member in item.new_isr)
+        return Fate() if cluster is self.world.source and not widens and self.first is None else None
+
+    def stepped(self, state: Mapping[str, Any] | None) -> None:
+        if state is None and self.first is None:
+            self.first = self.faults._head()
+            self.later(0.5, self.stand_still)
+        elif state is not None and state["phase"] == Phase.PROMOTED and not self.owned:
+            self.owned = True
+            self.later(0.5, self.others_stand_still)
+
+    def stand_still(self) -> None:
+        assert self.first is not None
+        self.first.process.pause()
+        for seconds in (3.0, 5.0):
+            self.later(seconds, self.faults.ask_promote)
+
+    def others_stand_still(self) -> None:
+        others = [one for one in self.world.sidecars.values() if one is not self.first]
+        for one in others:
+            one.process.pause()
+            self.later(4.0, one.process.go_on)
+        assert self.first is not None
+        self.later(2.0, self.first.process.go_on)
+        self.later(2.0, self.look)
+
+    def look(self) -> None:
+        source = self.world.source
+        if source.configs["t"].get(UNCLEAN) == "false":
+            self.later(_LOOK, self.look)
+        elif self.owned:
+            source.kraft.fence(REAL[0])
+            source.kraft.unfence(REAL[0])
+
+
 DIRECTED = (
     RefusedAndUnknown,
     LateAfterAll,
@@ -315,4 +362,5 @@ DIRECTED = (
     BackAndFollowedByAnother,
     EndOfOne,
     GivenBackByTwo,
+    StoodStill,
 )

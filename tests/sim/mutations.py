@@ -32,6 +32,7 @@ from tests.sim.directed import (
     GivenBackHalfWay,
     LateAfterAll,
     RefusedAndUnknown,
+    StoodStill,
 )
 from tests.sim.sidecar import ProcessLease
 from tests.sim.store import StoreServer
@@ -310,6 +311,12 @@ MUTATIONS: Mapping[str, Mutation] = {
             "a give-back outlives itself",
             of_switches.next_is_given_back,
             story=GivenBackByTwo,
+        ),
+        Mutation(
+            "deposed-sets-configs",
+            "a deposed link controller sets configs",
+            of_switches.deposed_sets_configs,
+            story=StoodStill,
         ),
         Mutation("end-unheld", "an end is told that replicas lack", of_switches.end_unheld, story=EndOfOne),
         Mutation("lease-off-both", "no lease is looked at, at either side", _lease_check_off, Kind.SWITCH),

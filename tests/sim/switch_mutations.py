@@ -16,6 +16,7 @@ from controller.plan.taken_configs import TAKEN_CONFIGS
 from controller.plan.topic_configs import UNCLEAN
 from controller.state import MirrorPartition
 from fetcher.in_sync import InSyncFollower
+from fleet.shared_controller import SharedController
 from linker.links.source_sync import SourceSync
 from linker.promote import hand_over
 from linker.promote.hand_over import HandOverRun
@@ -156,3 +157,12 @@ def end_unheld() -> list[Patch]:
         return self.follower.stop(tps)
 
     return [(SourceSync, "stop", stop)]
+
+
+def deposed_sets_configs() -> list[Patch]:
+    """Configs are set without a proof that nobody else is the link controller by now."""
+
+    async def unproved(self: SharedController) -> None:
+        return
+
+    return [(SharedController, "prove_newest", unproved)]
