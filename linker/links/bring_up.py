@@ -193,7 +193,8 @@ class BringUp(LinkPart):
             if mirror is not None:
                 self._fetcher.remove(mirror.topic_partitions())
             if topic_too:
-                await self._target.operations.delete_topic(topic, timeout=_CALL_TIMEOUT)
+                topic_id = None if mirror is None or mirror.topic_id == UNBOUND else mirror.topic_id
+                await self._target.operations.delete_topic(topic, topic_id, timeout=_CALL_TIMEOUT)
             if mirror is not None:
                 await self._controller.delete_mirror(self._link, topic, force=force)
             self.trouble.pop(topic, None)

@@ -14,7 +14,12 @@ from linker.membership.controller_channel import ControllerChannel
 from linker.membership.errors import OperationFailed, raise_refused, refusal
 from linker.membership.watched_image import WatchedImage
 from wire.errors import ConnectionLost, LinkerError
-from wire.frames.error_codes import INVALID_PARTITIONS, TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC_OR_PARTITION
+from wire.frames.error_codes import (
+    INVALID_PARTITIONS,
+    TOPIC_ALREADY_EXISTS,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from wire.frames.types import TopicId
 from wire.metadata.image import ClusterImage, TopicImage
 
@@ -36,6 +41,9 @@ class NewTopic(NamedTuple):
 
 class TopicOperations:
     """Requests to the controller about topics."""
+
+    #: Whether topics have ids that requests may name them by.
+    _ids = True
 
     def __init__(self, channel: ControllerChannel, metadata: WatchedImage) -> None:
         self._channel = channel
@@ -151,14 +159,24 @@ class TopicOperations:
             lambda image: _topic_id_with(image, name, count), max(0.001, deadline - time.monotonic())
         )
 
-    async def delete_topic(self, name: str, *, timeout: float = DEFAULT_TIMEOUT) -> None:
-        """Delete a topic and wait until the image does not have it. A topic that does not exist counts as deleted."""
+    async def delete_topic(
+        self, name: str, topic_id: TopicId | None = None, *, timeout: float = DEFAULT_TIMEOUT
+    ) -> None:
+        """Delete a topic and wait until the image does not have it. A topic that does not exist counts as deleted.
+
+        It is named by its id (KIP-516): a request that comes late, or again, deletes no other topic that somebody has made
+        under that name since. `topic_id`: as the caller knows it; None: as the image has it.
+        """
         deadline = time.monotonic() + timeout
-        topic_id = _topic_id(self._metadata.image, name)
+        there = _topic_id(self._metadata.image, name)
+        if not self._ids and topic_id not in (None, there):
+            return
+        topic_id = topic_id or there
+        by_id = self._ids and topic_id is not None
         response = await self._channel.call(
             "delete_topics",
             {
-                "topics": [{"name": name, "topic_id": None}],
+                "topics": [{"name": None if by_id else name, "topic_id": topic_id if by_id else None}],
                 "topic_names": [name],
                 "timeout_ms": int(timeout * 1000),
             },
@@ -167,7 +185,7 @@ class TopicOperations:
         )
         for result in response.responses:
             code = int(result.error_code)
-            if code not in (0, UNKNOWN_TOPIC_OR_PARTITION):
+            if code not in (0, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID):
                 message = getattr(result, "error_message", None)
                 raise_refused(
                     "delete_topics",

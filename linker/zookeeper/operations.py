@@ -19,6 +19,7 @@ class ZooKeeperOperations(TargetOperations):
     """Before Kafka 3.3 a leader names the topics whose ISR it changes (AlterIsr)."""
 
     _by_name = False
+    _ids = False  # before Kafka 2.8 the image makes some up
 
     async def _alter_partition_of(
         self, leader: IsrMember, items: Sequence[AlterPartitionItem], timeout: float

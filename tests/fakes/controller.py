@@ -344,7 +344,7 @@ class FakeController:
         for topic in request.topics:
             code = 36 if topic.name in self.quorum.topics else 0
             if code == 0 and not request.validate_only:
-                topic_id = struct.pack(">qq", 5, len(self.quorum.topics) + 1)
+                topic_id = struct.pack(">qq", 5, next(self.quorum.topic_numbers))
                 parts = {
                     a.partition_index: FakePartition(list(a.broker_ids), list(a.broker_ids), a.broker_ids[0])
                     for a in topic.assignments
@@ -400,13 +400,18 @@ class FakeController:
         return {"results": answers}
 
     async def _delete_topics(self, request: Any, version: int) -> dict[str, object]:
-        names = [t.name for t in request.topics] if version >= 6 else list(request.topic_names)
+        names = {topic_id: name for name, (topic_id, _) in self.quorum.topics.items()}
+        asked = (
+            [(t.name or names.get(t.topic_id.bytes), 3 if t.name else 100) for t in request.topics]
+            if version >= 6
+            else [(name, 3) for name in request.topic_names]
+        )
         answers = []
-        for name in names:
+        for name, unknown in asked:
             topic = self.quorum.topics.pop(name, None)
             if topic is not None:
                 self.quorum.append("RemoveTopicRecord", {"topic_id": topic[0]})
-            answers.append({"name": name, "error_code": 0 if topic else 3})
+            answers.append({"name": name, "error_code": 0 if topic else unknown})
         return {"responses": answers}
 
     async def _alter_partition_reassignments(self, request: Any, version: int) -> dict[str, object]:

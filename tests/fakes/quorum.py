@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,7 @@ class FakeQuorum:
         self.moved = asyncio.Event()
         self.brokers: dict[int, FakeBroker] = {}
         self.topics: dict[str, tuple[bytes, dict[int, FakePartition]]] = {}
+        self.topic_numbers = itertools.count(1)  # an id is given once
         self.next_producer_id = 0
         self._append_raw(leader_change(0, self.epoch), 1)
         for name, (_, _, level) in FEATURES.items():

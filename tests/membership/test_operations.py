@@ -91,6 +91,17 @@ async def test_deleting_twice_is_deleting(member: TargetCluster) -> None:
     await member.operations.delete_topic("t")
 
 
+async def test_another_topic_of_that_name_is_not_deleted(quorum: FakeQuorum, member: TargetCluster) -> None:
+    """A request that is sent again, or by somebody who stood still, finds a topic that was made since."""
+    gone = await create_mirror_topic(member.operations, "t", {0: [900]}, {})
+    await member.operations.delete_topic("t", gone)
+    anew = await create_mirror_topic(member.operations, "t", {0: [900]}, {})
+    assert anew != gone
+    await member.operations.delete_topic("t", gone)
+    assert member.image.topics_by_name["t"].id == anew
+    assert quorum.topics["t"][0] == anew
+
+
 async def test_configs_are_set_and_deleted(member: TargetCluster) -> None:
     await create_mirror_topic(member.operations, "t", {0: [900]}, {"a": "1"})
     await member.operations.set_topic_configs("t", {"b": "2"}, ["a"])
