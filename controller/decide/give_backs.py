@@ -21,7 +21,15 @@ from controller.errors import NotFound, Refused, listed
 from controller.image import ControllerImage
 from controller.phases import LED_ELSEWHERE, SWITCHING, Phase
 from controller.plan.taken_configs import TAKEN_CONFIGS
-from controller.state import Attempt, ConfigsPutBack, MirrorTopic, Record, RemoveMirror, SwitchEnd
+from controller.state import (
+    Attempt,
+    ConfigsPutBack,
+    MirrorPartition,
+    MirrorTopic,
+    Record,
+    RemoveMirror,
+    SwitchEnd,
+)
 from wire.frames.types import TopicPartition
 
 
@@ -97,14 +105,21 @@ def begin_finish(image: ControllerImage, link: str, topics: Iterable[str], endin
         if mirror.ending is ending:
             continue
         for state in image.topic_partitions(link, topic):
-            if state.phase is not Phase.ACTIVE or state.taken is None:
-                raise Refused(f"{state.tp} is {state.phase}: only a topic that was switched can be finished")
+            _refuse_to_finish(mirror, state)
         records.append(replace(mirror, ending=ending, sync=False))
     return records
 
 
+def _refuse_to_finish(mirror: MirrorTopic, state: MirrorPartition) -> None:
+    """A partition that the owner added meanwhile was never taken over. One whose copying has FAILED is the owner's all the
+    same, and nothing but this ends its mirror."""
+    switched = state.taken is not None or mirror.added(state.partition)
+    if state.phase not in (Phase.ACTIVE, Phase.FAILED) or not switched:
+        raise Refused(f"{state.tp} is {state.phase}: only a topic that was switched can be finished")
+
+
 def finish(image: ControllerImage, link: str, topics: Iterable[str], now: int) -> list[Record]:
-    """ACTIVE -> TAKING: the switch of these topics is final, and the brokers of the cluster that was left come to lead them
+    """ACTIVE or FAILED -> TAKING: the switch of these topics is final, and the brokers of the cluster that was left come to lead them
     again. The topics must be closed there before, or clients would write to two logs. No change if this has begun."""
     records: list[Record] = []
     for topic in topics:
@@ -113,8 +128,7 @@ def finish(image: ControllerImage, link: str, topics: Iterable[str], now: int) -
         if mirror.given_back:
             continue
         for state in states:
-            if state.phase is not Phase.ACTIVE or state.taken is None:
-                raise Refused(f"{state.tp} is {state.phase}: only a topic that was switched can be finished")
+            _refuse_to_finish(mirror, state)
         records.append(replace(mirror, given_back=True, finished=True, sync=False))
         records += change(image, link, [state.tp for state in states], Phase.TAKING, now)
     return records

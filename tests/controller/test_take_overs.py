@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from controller.cluster_view import ImageView
-from controller.decide import give_backs, promotes, reversals, take_overs
+from controller.decide import give_backs, growth, promotes, reversals, take_overs
 from controller.decide.mirrors import Leadership, delete_mirror
 from controller.decide.reverse import reverse_name, set_sync
 from controller.decide.take_overs import OwnerTopic, Shrink
@@ -29,7 +29,16 @@ from controller.plan.in_sync import InSync, SyncStep, sync_step
 from controller.plan.replicas import AlterIsr, CancelReassignment, ElectPreferred, Reassign
 from controller.plan.taken_configs import LATE, TAKEN_CONFIGS, before_take_over, changes
 from controller.plan.topic_configs import FORCED
-from controller.state import Attempt, Link, MirrorPartition, MirrorTopic, PromoteJob, SwitchEnd, Taken
+from controller.state import (
+    Attempt,
+    Link,
+    MirrorPartition,
+    MirrorTopic,
+    PromoteJob,
+    RemoveMirror,
+    SwitchEnd,
+    Taken,
+)
 from tests.controller.kraft_model import Broker, Image, Partition, Topic
 from wire.frames.types import TopicPartition
 
@@ -167,6 +176,26 @@ def test_a_switch_that_is_to_be_final_goes_nowhere_else() -> None:
     assert image.mirrors[BACK, "t"].finished
     with pytest.raises(Refused, match="only a topic that was switched"):
         give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.DELETED)
+
+
+@pytest.mark.parametrize("phase", [Phase.ACTIVE, Phase.FAILED])
+def test_a_switch_is_finished_with_what_the_owner_added_and_what_failed(phase: Phase) -> None:
+    """A partition that was added while the topic was reversed was never taken over."""
+    image = taken(taking(image_of()))
+    image.replay([replace(image.partitions[BACK, TP], phase=Phase.ACTIVE)])
+    image.replay(growth.grow_mirror(image, BACK, "t", 2, [(1, 2)], 0, 1))
+    image.replay([replace(image.partitions[BACK, TP], phase=phase)])
+    added = image.partitions[BACK, TopicPartition("t", 1)]
+    with pytest.raises(Refused, match="t-1 is LINKING"):
+        give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED)
+    image.replay([replace(added, phase=Phase.ACTIVE, session_epoch=3, start_offset=0)])
+    image.replay(give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED))
+    image.replay(give_backs.finish(image, BACK, ["t"], 0))
+    assert {state.phase for state in image.topic_partitions(BACK, "t")} == {Phase.TAKING}
+    image.replay([RemoveMirror("l", "t")])
+    judged = {state.tp: state.attempt for state in image.topic_partitions(BACK, "t")}
+    image.replay(give_backs.given_back(image, BACK, ["t"], judged, 0))
+    assert (BACK, "t") not in image.mirrors
 
 
 def test_configs_of_a_late_request_are_put_back() -> None:
