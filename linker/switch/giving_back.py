@@ -215,7 +215,7 @@ class GivingBack:
             listed = [b for b in mirror.replicas_of(tp.partition) if b in partition.replicas]
             rest = [b for b in partition.replicas if b not in listed]
             order = (*listed, *sorted(rest, key=lambda b: b in link))
-            if order != tuple(partition.replicas):
-                orders[tp] = order
+            if order != tuple(partition.replicas):  # a broker that was unregistered can be named in no list
+                orders[tp] = tuple(b for b in order if b in image.brokers)
         if orders:
             await self._steps.attempt(self._owner.reassign(orders, timeout=time_left(deadline)))

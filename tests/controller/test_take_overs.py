@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from controller.alter_partition import alter_partition_item
 from controller.cluster_view import ImageView
 from controller.decide import give_backs, growth, promotes, reversals, take_overs
 from controller.decide.mirrors import Leadership, delete_mirror
@@ -39,7 +40,7 @@ from controller.state import (
     SwitchEnd,
     Taken,
 )
-from tests.controller.kraft_model import Broker, Image, Partition, Topic
+from tests.controller.kraft_model import Broker, Image, Kraft, Partition, Topic
 from wire.frames.types import TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -291,7 +292,7 @@ def test_it_runs_the_other_way_as_soon_as_the_metadata_log_says_who_leads() -> N
 
 
 def cluster(partition: Partition, *fenced: int) -> ImageView:
-    brokers = {b: Broker(b, 50 + b, fenced=b in fenced) for b in (1, 2, 800, 801)}
+    brokers = {b: Broker(b, 50 + b, fenced=b in fenced) for b in (1, 2, 3, 800, 801)}
     return Image({"t": Topic(ID, "t", {0: partition})}, brokers)
 
 
@@ -412,6 +413,61 @@ def test_the_steps_back() -> None:
     assert step(alone, 2) == Reassign((1, 2, 800))
     assert isinstance(step(alone, 1, 2), NotNow)
     assert isinstance(step(replace(alone, leader=-1)), NotNow)
+
+
+def test_a_broker_that_was_unregistered_is_named_in_no_list() -> None:
+    """The controller refuses such a list: a topic that was reversed could be given back, and finished, never more."""
+    brokers = Kraft(topic_ids={"t": ID})
+    brokers.brokers.update({b: Broker(b, 50 + b) for b in (1, 2, 3, 800)})
+    brokers.partitions[TP] = led(800, (800,), (800, 1, 2, 3))
+    brokers.unregister(3)
+    positions = {1: ReplicaPosition(100, 51), 2: ReplicaPosition(100, 52)}
+
+    def image() -> ImageView:
+        return Image({"t": Topic(ID, "t", {0: brokers.partitions[TP]})}, brokers.brokers)
+
+    for closed in (False, True):
+        for _ in range(10):
+            step = back_step(
+                image(),
+                TP,
+                ID,
+                OURS,
+                attempt=None,
+                end=100,
+                positions=positions,
+                order=(3, 2, 1),
+                closed=closed,
+            )
+            if isinstance(step, Reached):
+                break
+            assert not isinstance(step, NotNow), step
+            if isinstance(step, Reassign):
+                assert brokers.reassign(TP, step.replicas) == 0, step
+            elif isinstance(step, AlterIsr):
+                item = alter_partition_item(image(), TP, step.new_isr)
+                assert brokers.alter_partition((800, 850), [item])[TP] in (0, 108)  # type: ignore[index]
+            else:
+                brokers.elect_preferred([TP])
+        assert brokers.partitions[TP].leader == 2
+        assert 3 not in brokers.partitions[TP].replicas
+        brokers.partitions[TP] = led(800, (800,), (800, 1, 2, 3))
+    # Nor is one taken over or followed: its owner is to say what the replicas are.
+    four = led(1, (1, 2, 800), (1, 2, 3, 800))
+    why = obstacle(Image({"t": Topic(ID, "t", {0: four})}, brokers.brokers), TP, ID, OURS, 800)
+    assert (
+        why is not None and not why.may_pass and "broker 3 among its replicas is not registered" in why.reason
+    )
+    three = led(1, (1, 2), (1, 2, 4))
+    found = sync_step(cluster(three), three, OURS, OURS, 1, 2)
+    assert (found.state, found.send) == (InSync.WAITING, None)
+    assert "broker 4 among its replicas is not registered any more" in found.reason
+    # A link broker that is gone is left out, as ever.
+    gone = led(1, (1, 2), (1, 2, 899))
+    assert sync_step(cluster(gone), gone, (*OURS, 899), OURS, 1, 2).send == Reassign((1, 2, 800))
+    # Whom nobody asked to lead gives the leadership back all the same.
+    unasked = led(800, (800, 1), (800, 1, 4))
+    assert sync_step(cluster(unasked), unasked, OURS, OURS, 1, 2).send == Reassign((1, 800))
 
 
 def test_only_link_brokers_can_lead_what_they_hold() -> None:

@@ -59,7 +59,7 @@ async def test_nothing_is_put_back_on_another_topic_of_the_name(ours: bool) -> N
         restore_configs={"retention.ms": "5"},
         given_back=True,
     )
-    there = SimpleNamespace(replicas=(800, 1, 2), adding=(), removing=())
+    there = SimpleNamespace(replicas=(800, 1, 2, 3), adding=(), removing=())  # 3 is not registered
     topic = SimpleNamespace(id=bytes([1 if ours else 9]) * 16, partitions={0: there})
     asked: list[object] = []
 
@@ -72,7 +72,7 @@ async def test_nothing_is_put_back_on_another_topic_of_the_name(ours: bool) -> N
     steps: Any = SimpleNamespace(
         records=SimpleNamespace(mirror=lambda _topic: mirror),
         owner=SimpleNamespace(
-            image=lambda: SimpleNamespace(topics_by_name={"t": topic}),
+            image=lambda: SimpleNamespace(topics_by_name={"t": topic}, brokers={1, 2, 800}),
             link_brokers=lambda: {800},
             overrides=lambda _topic: {"retention.ms": "-1"},
             set_configs=request,
