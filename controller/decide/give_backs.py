@@ -119,8 +119,9 @@ def _refuse_to_finish(mirror: MirrorTopic, state: MirrorPartition) -> None:
 
 
 def finish(image: ControllerImage, link: str, topics: Iterable[str], now: int) -> list[Record]:
-    """ACTIVE or FAILED -> TAKING: the switch of these topics is final, and the brokers of the cluster that was left come to lead them
-    again. The topics must be closed there before, or clients would write to two logs. No change if this has begun."""
+    """ACTIVE or FAILED -> TAKING: the switch of these topics is final, and the brokers of the cluster that was left come to
+    lead them again. The topics must be closed there before, or clients would write to two logs. No change if this has
+    begun."""
     records: list[Record] = []
     for topic in topics:
         mirror = mirror_of(image, link, topic)
