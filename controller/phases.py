@@ -49,7 +49,7 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     _P.LINKING: frozenset({_P.ACTIVE, _P.PAUSED, _P.FAILED}),
     _P.TAKING: frozenset({_P.TAKEN}),
     _P.TAKEN: frozenset({_P.ACTIVE, _P.TAKING}),
-    # TAKING: only what was taken over is given back, when the switch is finished (decide/give_backs.finish)
+    # TAKING: only in the cluster that a switch has left, when that switch is finished (decide/give_backs.finish)
     _P.ACTIVE: frozenset({_P.CATCHING_UP, _P.PAUSED, _P.FAILED, _P.FENCED, _P.TAKING}),
     _P.PAUSED: frozenset({_P.ACTIVE, _P.LINKING, _P.FAILED, _P.FENCED}),
     _P.CATCHING_UP: frozenset({_P.FENCED, _P.ACTIVE}),
@@ -58,7 +58,7 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     _P.VALIDATED: frozenset({_P.HANDED_OVER, _P.ACTIVE}),
     _P.HANDED_OVER: frozenset({_P.PROMOTED, _P.FAILED_OVER}),
     _P.PROMOTED: frozenset(),
-    _P.FAILED: frozenset({_P.LINKING, _P.FENCED}),
+    _P.FAILED: frozenset({_P.LINKING, _P.FENCED, _P.TAKING}),
     _P.FAILED_OVER: frozenset(),
 }
 

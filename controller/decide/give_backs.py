@@ -19,9 +19,17 @@ from controller.decide.source_fence import debts
 from controller.decide.take_overs import going_back, link_against
 from controller.errors import NotFound, Refused, listed
 from controller.image import ControllerImage
-from controller.phases import LED_ELSEWHERE, SWITCHING, Phase
+from controller.phases import LED_ELSEWHERE, PROMOTING, SWITCHING, Phase
 from controller.plan.taken_configs import TAKEN_CONFIGS
-from controller.state import Attempt, ConfigsPutBack, MirrorTopic, Record, RemoveMirror, SwitchEnd
+from controller.state import (
+    Attempt,
+    ConfigsPutBack,
+    MirrorPartition,
+    MirrorTopic,
+    Record,
+    RemoveMirror,
+    SwitchEnd,
+)
 from wire.frames.types import TopicPartition
 
 
@@ -97,15 +105,23 @@ def begin_finish(image: ControllerImage, link: str, topics: Iterable[str], endin
         if mirror.ending is ending:
             continue
         for state in image.topic_partitions(link, topic):
-            if state.phase is not Phase.ACTIVE or state.taken is None:
-                raise Refused(f"{state.tp} is {state.phase}: only a topic that was switched can be finished")
+            _refuse_to_finish(mirror, state)
         records.append(replace(mirror, ending=ending, sync=False))
     return records
 
 
+def _refuse_to_finish(mirror: MirrorTopic, state: MirrorPartition) -> None:
+    """A partition that the owner added meanwhile was never taken over. One whose copying has FAILED is the owner's all the
+    same, and nothing but this ends its mirror."""
+    switched = state.taken is not None or mirror.added(state.partition)
+    if state.phase not in (Phase.ACTIVE, Phase.FAILED) or not switched:
+        raise Refused(f"{state.tp} is {state.phase}: only a topic that was switched can be finished")
+
+
 def finish(image: ControllerImage, link: str, topics: Iterable[str], now: int) -> list[Record]:
-    """ACTIVE -> TAKING: the switch of these topics is final, and the brokers of the cluster that was left come to lead them
-    again. The topics must be closed there before, or clients would write to two logs. No change if this has begun."""
+    """ACTIVE or FAILED -> TAKING: the switch of these topics is final, and the brokers of the cluster that was left come to
+    lead them again. The topics must be closed there before, or clients would write to two logs. No change if this has
+    begun."""
     records: list[Record] = []
     for topic in topics:
         mirror = mirror_of(image, link, topic)
@@ -113,8 +129,7 @@ def finish(image: ControllerImage, link: str, topics: Iterable[str], now: int) -
         if mirror.given_back:
             continue
         for state in states:
-            if state.phase is not Phase.ACTIVE or state.taken is None:
-                raise Refused(f"{state.tp} is {state.phase}: only a topic that was switched can be finished")
+            _refuse_to_finish(mirror, state)
         records.append(replace(mirror, given_back=True, finished=True, sync=False))
         records += change(image, link, [state.tp for state in states], Phase.TAKING, now)
     return records
@@ -131,6 +146,17 @@ def forget_ends(image: ControllerImage, link: str, tps: Iterable[TopicPartition]
     ]
 
 
+def in_hand(image: ControllerImage, link: str) -> set[str]:
+    """Topics that a running job is at work on. Those of its later waves wait for their turn, for long maybe, and lose their
+    brokers as any topic does."""
+    return {
+        tp.topic
+        for job in image.running_jobs(link)
+        for tp in job.partitions
+        if (state := image.partitions.get((link, tp))) is not None and state.phase in PROMOTING
+    }
+
+
 def left_taken(image: ControllerImage, link: str) -> list[str]:
     """Topics of `link` that are TAKING or TAKEN without anything that goes on with them: no promote, no debt of one, no
     restore, no finish. Link brokers led them because all others had died, and the task that gave them back has ended."""
@@ -138,7 +164,7 @@ def left_taken(image: ControllerImage, link: str) -> list[str]:
         back = link_against(image, link).name
     except NotFound:
         return []
-    busy = {topic for job in image.running_jobs(link) for topic in job.topics}
+    busy = in_hand(image, link)
     for job_id, owed in debts(image, link).items():
         busy.update(owed if image.jobs[link, job_id].switch else ())
     found = []

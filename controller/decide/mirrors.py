@@ -125,7 +125,7 @@ def refuse_to_drop(image: ControllerImage, link: str, tps: Iterable[TopicPartiti
     if taken:
         raise Refused(
             f"{listed([str(tp) for tp in taken])}: the brokers there led it before the switch and hold its log of that "
-            "time, which is not copied from the other cluster again: switch back instead"
+            "time, which is not copied from the other cluster again: switch back instead, or finish the switch"
         )
 
 

@@ -146,6 +146,14 @@ def broker_trouble(image: ImageView, broker_id: int) -> str | None:
     return None
 
 
+def unregistered(image: ImageView, replicas: Sequence[int]) -> str | None:
+    """Why a partition cannot be reassigned to these replicas: the controller takes a list of registered brokers only."""
+    gone = next((broker for broker in replicas if broker not in image.brokers), None)
+    if gone is None:
+        return None
+    return f"broker {gone} among its replicas is not registered any more: reassign the partition to others"
+
+
 class Settlement(Enum):
     """The metadata log's word on a partition for which hand-overs may be under way."""
 

@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 
 from controller.cluster_view import ImageView, PartitionView
 from controller.judge.alignment import ReplicaPosition
-from controller.judge.hand_over import broker_trouble, find
+from controller.judge.hand_over import broker_trouble, find, unregistered
 from controller.plan.replicas import AlterIsr, ElectPreferred, Reassign
 from controller.state import Attempt
 from wire.frames.types import TopicId, TopicPartition
@@ -85,6 +85,8 @@ def obstacle(
         return NotNow(
             f"it is being reassigned (adding {list(partition.adding)}, removing {list(partition.removing)})"
         )
+    if gone := unregistered(image, [b for b in partition.replicas if b not in link_brokers]):
+        return NotNow(gone, may_pass=False)
     ready = _ready(image, partition, link_brokers)
     if follower == -1:
         return NotNow("the sidecar that leads its mirror has not joined the partition's cluster as a broker")
@@ -172,7 +174,7 @@ def back_step(
         first = at_end or members
         if partition.replicas[0] in first:
             return ElectPreferred()
-        return Reassign(_behind(first, real, partition))
+        return Reassign(_behind(image, first, real, partition))
     if not alive:
         return NotNow(f"none of its brokers {real} is alive")
     if closed:
@@ -185,7 +187,7 @@ def back_step(
         late = {b: positions[b].offset if b in positions else None for b in alive if b not in ready}
         return NotNow(f"brokers {late} have not followed to {end} yet")
     if partition.replicas[0] not in ready:
-        return Reassign(_behind(ready, real, partition))
+        return Reassign(_behind(image, ready, real, partition))
     trouble = broker_trouble(image, partition.leader)
     if trouble is not None:
         return NotNow(trouble)
@@ -209,9 +211,13 @@ def _ready(image: ImageView, partition: PartitionView, link_brokers: Collection[
     ]
 
 
-def _behind(first: Sequence[int], real: Sequence[int], partition: PartitionView) -> tuple[int, ...]:
-    """All replicas in a new order: first these, then the other real brokers, then the link brokers."""
-    return tuple(dict.fromkeys([*first, *real, *partition.replicas]))
+def _behind(
+    image: ImageView, first: Sequence[int], real: Sequence[int], partition: PartitionView
+) -> tuple[int, ...]:
+    """All replicas in a new order: first these, then the other real brokers, then the link brokers. A broker that somebody
+    has unregistered can be named in no list, and so is taken out."""
+    order = dict.fromkeys([*first, *real, *partition.replicas])
+    return tuple(broker for broker in order if broker in image.brokers)
 
 
 def _stands_at(image: ImageView, broker: int, position: ReplicaPosition | None, end: int) -> bool:

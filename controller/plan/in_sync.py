@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from controller.cluster_view import ImageView, PartitionView
-from controller.judge.hand_over import broker_trouble
+from controller.judge.hand_over import broker_trouble, unregistered
 from controller.plan.replicas import CancelReassignment, ElectPreferred, Reassign
 
 
@@ -86,6 +86,8 @@ def sync_step(
             return SyncStep(
                 state, f"only {in_isr} of its own brokers are in the ISR, min.insync.replicas is {min_insync}"
             )
+    if gone := unregistered(image, order):
+        return SyncStep(state, gone)
     return SyncStep(state, send=Reassign(order))
 
 
@@ -110,7 +112,8 @@ def _step_down(
     reason = f"link broker {partition.leader} leads it, and was not asked to"
     if partition.replicas[0] in able:
         return SyncStep(state, reason, ElectPreferred())
-    return SyncStep(state, reason, Reassign(tuple(dict.fromkeys([*able, *real, *partition.replicas]))))
+    turned = dict.fromkeys([*able, *real, *partition.replicas])
+    return SyncStep(state, reason, Reassign(tuple(b for b in turned if b in image.brokers)))
 
 
 def _why_not(image: ImageView, state: InSync, ours: Sequence[int]) -> str:

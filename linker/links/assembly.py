@@ -349,4 +349,8 @@ class LinkAssembly:
 async def _drop(other: LinkAssembly | None, topic: str) -> None:
     if other is None:
         raise LinkerError(f"the link that has the mirror of {topic} does not run yet")
-    await other.bring_up.delete(topic, topic_too=True, force=True)
+    mirror = other.controller.image.mirrors.get((other.name, topic))
+    found = other.target.image.topics_by_name.get(topic)
+    # Somebody may have deleted it, and made another one of its name.
+    ours = mirror is not None and found is not None and found.id == mirror.topic_id
+    await other.bring_up.delete(topic, topic_too=ours, force=True)

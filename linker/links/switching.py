@@ -180,8 +180,14 @@ class LinkSwitch:
             closed = [topic for topic, one in begun.items() if one.ending is SwitchEnd.CLOSED]
             if fresh := [topic for topic in closed if not begun[topic].finished]:
                 owner = OwnerCluster(member.membership, member.link_brokers)
-                await owner.set_configs({topic: {_SIZE: _NONE} for topic in fresh}, timeout=timeout)
-                await owner.each_broker_goes_by(fresh, _SIZE, _NONE, timeout=timeout)
+                await owner.caught_up(timeout=min(_CALL, timeout))
+                # One that somebody has deleted holds up no other, and one that he made in its place is none of ours.
+                there = [
+                    topic for topic in fresh if owner.overrides_of(topic, begun[topic].topic_id) is not None
+                ]
+                if there:
+                    await owner.set_configs({topic: {_SIZE: _NONE} for topic in there}, timeout=timeout)
+                    await owner.each_broker_goes_by(there, _SIZE, _NONE, timeout=timeout)
                 await self._records.finish(fresh)
             await take_over.give_back(closed, timeout=timeout)
 

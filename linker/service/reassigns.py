@@ -26,6 +26,7 @@ class MirrorReassigns(ServiceBase):
         """Refused as a whole if one of the mirrors cannot be moved: half of it would leave the broker in use."""
         self._require_ready()
         async with self._changing:
+            link = self._mirrored_by(link, request)
             runtime = self._runtime(link)
             mirrors = self._chosen(link, request)
             alive = {broker.id for broker in self._brokers(runtime)}
@@ -56,6 +57,23 @@ class MirrorReassigns(ServiceBase):
             actions=_actions(plan, sizes, request.afresh),
             warnings=self._left(link, mirrors, leave, plan.moves),
         )
+
+    def _mirrored_by(self, link: str, request: ReassignRequest) -> str:
+        """The link whose mirrors are named: of topics that were switched it is the one that runs the other way."""
+        mirrors, reverse = self._image.mirrors, self._reverse(link)
+        switched = [
+            topic
+            for topic in request.topics
+            if reverse is not None and (link, topic) not in mirrors and (reverse.name, topic) in mirrors
+        ]
+        if reverse is None or not switched:
+            return link
+        if others := sorted(set(request.topics) - set(switched)):
+            raise InvalidRequest(
+                f"{listed(sorted(switched))}: switched, so its replicas are on brokers of the source, and those of "
+                f"{listed(others)} on brokers of the target: name them apart"
+            )
+        return reverse.name
 
     def _chosen(self, link: str, request: ReassignRequest) -> list[MirrorTopic]:
         if request.all:

@@ -194,7 +194,8 @@ class GivingBack:
         configs: dict[str, Mapping[str, str | None]] = {}
         for topic in topics:
             mirror = self._records.mirror(topic)
-            if mirror is not None and topic in image.topics_by_name:
+            found = image.topics_by_name.get(topic)
+            if mirror is not None and found is not None and bytes(found.id) == mirror.topic_id:
                 set_now = self._owner.overrides(topic)
                 differing = {n: v for n, v in mirror.restore_configs.items() if set_now.get(n) != v}
                 configs |= {topic: differing} if differing else {}
@@ -205,6 +206,8 @@ class GivingBack:
             partition, mirror = find(image, tp), self._records.mirror(tp.topic)
             if partition is None or mirror is None or not mirror.given_back:
                 continue
+            if bytes(image.topics_by_name[tp.topic].id) != mirror.topic_id:
+                continue  # another topic of that name
             if partition.adding or partition.removing:
                 # A link broker that was to come beside the leader, and died on its way.
                 if partition.adding and set(partition.adding) <= set(link):
@@ -213,7 +216,7 @@ class GivingBack:
             listed = [b for b in mirror.replicas_of(tp.partition) if b in partition.replicas]
             rest = [b for b in partition.replicas if b not in listed]
             order = (*listed, *sorted(rest, key=lambda b: b in link))
-            if order != tuple(partition.replicas):
-                orders[tp] = order
+            if order != tuple(partition.replicas):  # a broker that was unregistered can be named in no list
+                orders[tp] = tuple(b for b in order if b in image.brokers)
         if orders:
             await self._steps.attempt(self._owner.reassign(orders, timeout=time_left(deadline)))

@@ -8,9 +8,10 @@ down.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
-from controller.decide.give_backs import left_taken
+from controller.decide.give_backs import in_hand, left_taken
 from fleet.link_controller import LinkController
 from linker.switch.take_over import TakeOver
 from wire.errors import LinkerError
@@ -30,7 +31,7 @@ class Rescues:
         self,
         link: str,
         controller: LinkController,
-        led_alone: Callable[[], Collection[str]],
+        led_alone: Callable[[], AbstractSet[str]],
         take_over: Callable[[], TakeOver | None],
     ) -> None:
         """`led_alone`: topics in sync that a link broker leads, with none but link brokers in the ISR."""
@@ -48,9 +49,8 @@ class Rescues:
     def topics(self) -> list[str]:
         """Those that are to be given back now."""
         image = self._controller.image
-        busy = {topic for job in image.running_jobs(self._link) for topic in job.topics}
-        fresh = {topic for topic in self._led_alone() if topic not in busy}
-        return sorted(fresh.union(left_taken(image, self._link)))
+        fresh = self._led_alone() - in_hand(image, self._link)
+        return sorted(fresh | set(left_taken(image, self._link)))
 
     async def _once(self) -> str | None:
         topics = self.topics()

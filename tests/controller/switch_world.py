@@ -288,12 +288,12 @@ class SwitchWorld(World):
         controller, take_over = self.controller, self.take_over(self.controller)
         return Rescues(LINK, controller, self._led_alone, lambda: take_over)
 
-    def _led_alone(self) -> list[str]:
+    def _led_alone(self) -> set[str]:
         alone = (
             one.leader in self.link_brokers and set(one.isr) <= set(self.link_brokers)
             for one in self.seen.topics_by_name["t"].partitions.values()
         )
-        return ["t"] if self.up and self.phase(BACK, self.tps[0]) is None and any(alone) else []
+        return {"t"} if self.up and self.phase(BACK, self.tps[0]) is None and any(alone) else set()
 
 
 class OwnerPort:

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from controller.alter_partition import alter_partition_item
 from controller.cluster_view import ImageView
-from controller.decide import give_backs, promotes, reversals, take_overs
+from controller.decide import give_backs, growth, promotes, reversals, take_overs
 from controller.decide.mirrors import Leadership, delete_mirror
 from controller.decide.reverse import reverse_name, set_sync
 from controller.decide.take_overs import OwnerTopic, Shrink
@@ -36,10 +37,11 @@ from controller.state import (
     MirrorPartition,
     MirrorTopic,
     PromoteJob,
+    RemoveMirror,
     SwitchEnd,
     Taken,
 )
-from tests.controller.kraft_model import Broker, Image, Partition, Topic
+from tests.controller.kraft_model import Broker, Image, Kraft, Partition, Topic
 from wire.frames.types import TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -191,6 +193,26 @@ def test_a_switch_that_is_to_be_final_goes_nowhere_else() -> None:
         give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.DELETED)
 
 
+@pytest.mark.parametrize("phase", [Phase.ACTIVE, Phase.FAILED])
+def test_a_switch_is_finished_with_what_the_owner_added_and_what_failed(phase: Phase) -> None:
+    """A partition that was added while the topic was reversed was never taken over."""
+    image = taken(taking(image_of()))
+    image.replay([replace(image.partitions[BACK, TP], phase=Phase.ACTIVE)])
+    image.replay(growth.grow_mirror(image, BACK, "t", 2, [(1, 2)], 0, 1))
+    image.replay([replace(image.partitions[BACK, TP], phase=phase)])
+    added = image.partitions[BACK, TopicPartition("t", 1)]
+    with pytest.raises(Refused, match="t-1 is LINKING"):
+        give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED)
+    image.replay([replace(added, phase=Phase.ACTIVE, session_epoch=3, start_offset=0)])
+    image.replay(give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED))
+    image.replay(give_backs.finish(image, BACK, ["t"], 0))
+    assert {state.phase for state in image.topic_partitions(BACK, "t")} == {Phase.TAKING}
+    image.replay([RemoveMirror("l", "t")])
+    judged = {state.tp: state.attempt for state in image.topic_partitions(BACK, "t")}
+    image.replay(give_backs.given_back(image, BACK, ["t"], judged, 0))
+    assert (BACK, "t") not in image.mirrors
+
+
 def test_configs_of_a_late_request_are_put_back() -> None:
     before: dict[str, str] = {"min.insync.replicas": "2", "retention.ms": "5", "cleanup.policy": "delete"}
     owned = OWNED._replace(overrides=before)
@@ -284,7 +306,7 @@ def test_it_runs_the_other_way_as_soon_as_the_metadata_log_says_who_leads() -> N
 
 
 def cluster(partition: Partition, *fenced: int) -> ImageView:
-    brokers = {b: Broker(b, 50 + b, fenced=b in fenced) for b in (1, 2, 800, 801)}
+    brokers = {b: Broker(b, 50 + b, fenced=b in fenced) for b in (1, 2, 3, 800, 801)}
     return Image({"t": Topic(ID, "t", {0: partition})}, brokers)
 
 
@@ -405,6 +427,61 @@ def test_the_steps_back() -> None:
     assert step(alone, 2) == Reassign((1, 2, 800))
     assert isinstance(step(alone, 1, 2), NotNow)
     assert isinstance(step(replace(alone, leader=-1)), NotNow)
+
+
+def test_a_broker_that_was_unregistered_is_named_in_no_list() -> None:
+    """The controller refuses such a list: a topic that was reversed could be given back, and finished, never more."""
+    brokers = Kraft(topic_ids={"t": ID})
+    brokers.brokers.update({b: Broker(b, 50 + b) for b in (1, 2, 3, 800)})
+    brokers.partitions[TP] = led(800, (800,), (800, 1, 2, 3))
+    brokers.unregister(3)
+    positions = {1: ReplicaPosition(100, 51), 2: ReplicaPosition(100, 52)}
+
+    def image() -> ImageView:
+        return Image({"t": Topic(ID, "t", {0: brokers.partitions[TP]})}, brokers.brokers)
+
+    for closed in (False, True):
+        for _ in range(10):
+            step = back_step(
+                image(),
+                TP,
+                ID,
+                OURS,
+                attempt=None,
+                end=100,
+                positions=positions,
+                order=(3, 2, 1),
+                closed=closed,
+            )
+            if isinstance(step, Reached):
+                break
+            assert not isinstance(step, NotNow), step
+            if isinstance(step, Reassign):
+                assert brokers.reassign(TP, step.replicas) == 0, step
+            elif isinstance(step, AlterIsr):
+                item = alter_partition_item(image(), TP, step.new_isr)
+                assert brokers.alter_partition((800, 850), [item])[TP] in (0, 108)  # type: ignore[index]
+            else:
+                brokers.elect_preferred([TP])
+        assert brokers.partitions[TP].leader == 2
+        assert 3 not in brokers.partitions[TP].replicas
+        brokers.partitions[TP] = led(800, (800,), (800, 1, 2, 3))
+    # Nor is one taken over or followed: its owner is to say what the replicas are.
+    four = led(1, (1, 2, 800), (1, 2, 3, 800))
+    why = obstacle(Image({"t": Topic(ID, "t", {0: four})}, brokers.brokers), TP, ID, OURS, 800)
+    assert (
+        why is not None and not why.may_pass and "broker 3 among its replicas is not registered" in why.reason
+    )
+    three = led(1, (1, 2), (1, 2, 4))
+    found = sync_step(cluster(three), three, OURS, OURS, 1, 2)
+    assert (found.state, found.send) == (InSync.WAITING, None)
+    assert "broker 4 among its replicas is not registered any more" in found.reason
+    # A link broker that is gone is left out, as ever.
+    gone = led(1, (1, 2), (1, 2, 899))
+    assert sync_step(cluster(gone), gone, (*OURS, 899), OURS, 1, 2).send == Reassign((1, 2, 800))
+    # Whom nobody asked to lead gives the leadership back all the same.
+    unasked = led(800, (800, 1), (800, 1, 4))
+    assert sync_step(cluster(unasked), unasked, OURS, OURS, 1, 2).send == Reassign((1, 800))
 
 
 def test_only_link_brokers_can_lead_what_they_hold() -> None:

@@ -13,7 +13,16 @@ import pytest
 
 from controller.image import ControllerImage
 from controller.phases import Phase
-from controller.state import Link, MirrorPartition, MirrorTopic, RemoveMirror, SidecarIdentity
+from controller.state import (
+    Link,
+    MirrorPartition,
+    MirrorTopic,
+    RemoveMirror,
+    SidecarIdentity,
+    SwitchEnd,
+    Taken,
+)
+from linker.links import assembly, switching
 from linker.links.switching import LinkSwitch
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
@@ -165,3 +174,83 @@ def test_the_state_says_when_to_follow_again() -> None:
     assert scene.again[1:] == [[]]
     scene.switch.on_records([RemoveMirror("east", "other")])
     assert len(scene.again) == 2
+
+
+OURS, OTHER = b"\x02" * 16, b"\x09" * 16
+
+
+@pytest.mark.parametrize("there", [None, OTHER], ids=["deleted", "made again"])
+async def test_a_topic_that_somebody_has_deleted_holds_up_no_end_of_a_switch(
+    monkeypatch: pytest.MonkeyPatch, there: bytes | None
+) -> None:
+    """One of that name that he has made since is not closed."""
+    scene = Scene()
+    ids = {"kept": OURS, "gone": there}
+    for topic in ids:
+        mirror = MirrorTopic(
+            link="east.reverse", topic=topic, topic_id=OURS, source_topic_id=None, partitions=1
+        )
+        state = MirrorPartition(
+            link="east.reverse", topic=topic, partition=0, phase=Phase.ACTIVE, taken=Taken(end=5, epochs=())
+        )
+        scene.image.replay([dataclasses.replace(mirror, ending=SwitchEnd.CLOSED), state])
+    closed: list[str] = []
+
+    class Owner:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        async def caught_up(self, *, timeout: float) -> None:
+            pass
+
+        def overrides_of(self, topic: str, topic_id: bytes) -> dict[str, str] | None:
+            return {} if ids[topic] == topic_id else None
+
+        async def set_configs(self, configs: dict[str, dict[str, str]], *, timeout: float) -> None:
+            if missing := [topic for topic in configs if ids[topic] is None]:
+                raise LinkerError(f"UNKNOWN_TOPIC_OR_PARTITION: {missing}")
+            closed.extend(configs)
+
+        async def each_broker_goes_by(self, *_: object, timeout: float) -> None:
+            pass
+
+    given_back: list[Collection[str]] = []
+
+    async def give_back(topics: Collection[str], *, timeout: float) -> None:
+        given_back.append(topics)
+
+    async def decide(decision: Any) -> None:
+        scene.image.replay(decision(scene.image)[0])
+
+    monkeypatch.setattr(switching, "OwnerCluster", Owner)
+    monkeypatch.setattr(scene.switch, "_take_over", lambda: SimpleNamespace(give_back=give_back))
+    monkeypatch.setattr(scene.switch._controller, "decide", decide, raising=False)
+    await scene.switch._finish(ids, 1.0)
+    assert closed == ["kept"]
+    assert all(scene.image.mirrors["east.reverse", topic].finished for topic in ids)
+    assert [sorted(topics) for topics in given_back] == [["gone", "kept"]]
+
+
+@pytest.mark.parametrize("there", [OURS, None, OTHER], ids=["there", "deleted", "made again"])
+async def test_the_end_of_a_switch_deletes_only_its_own_topic(there: bytes | None) -> None:
+    image = ControllerImage()
+    image.replay(
+        [
+            Link(name="east.reverse", source_cluster_id="c", properties={}, reverse_of="east"),
+            MirrorTopic(link="east.reverse", topic="t", topic_id=OURS, source_topic_id=None, partitions=1),
+        ]
+    )
+    deleted: list[bool] = []
+
+    async def delete(topic: str, *, topic_too: bool, force: bool) -> None:
+        deleted.append(topic_too)
+
+    topics = {} if there is None else {"t": SimpleNamespace(id=there)}
+    other: Any = SimpleNamespace(
+        name="east.reverse",
+        controller=SimpleNamespace(image=image),
+        target=SimpleNamespace(image=SimpleNamespace(topics_by_name=topics)),
+        bring_up=SimpleNamespace(delete=delete),
+    )
+    await assembly._drop(other, "t")
+    assert deleted == [there == OURS]

@@ -45,7 +45,7 @@ class Operations:
         """Only asked whether they could be."""
         return {}, {}
 
-    async def delete_topic(self, name: str, *, timeout: float) -> None:
+    async def delete_topic(self, name: str, topic_id: bytes | None, *, timeout: float) -> None:
         self.deleted.append(name)
 
 
