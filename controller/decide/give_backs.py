@@ -19,7 +19,7 @@ from controller.decide.source_fence import debts
 from controller.decide.take_overs import going_back, link_against
 from controller.errors import NotFound, Refused, listed
 from controller.image import ControllerImage
-from controller.phases import LED_ELSEWHERE, SWITCHING, Phase
+from controller.phases import LED_ELSEWHERE, PROMOTING, SWITCHING, Phase
 from controller.plan.taken_configs import TAKEN_CONFIGS
 from controller.state import (
     Attempt,
@@ -146,6 +146,17 @@ def forget_ends(image: ControllerImage, link: str, tps: Iterable[TopicPartition]
     ]
 
 
+def in_hand(image: ControllerImage, link: str) -> set[str]:
+    """Topics that a running job is at work on. Those of its later waves wait for their turn, for long maybe, and lose their
+    brokers as any topic does."""
+    return {
+        tp.topic
+        for job in image.running_jobs(link)
+        for tp in job.partitions
+        if (state := image.partitions.get((link, tp))) is not None and state.phase in PROMOTING
+    }
+
+
 def left_taken(image: ControllerImage, link: str) -> list[str]:
     """Topics of `link` that are TAKING or TAKEN without anything that goes on with them: no promote, no debt of one, no
     restore, no finish. Link brokers led them because all others had died, and the task that gave them back has ended."""
@@ -153,7 +164,7 @@ def left_taken(image: ControllerImage, link: str) -> list[str]:
         back = link_against(image, link).name
     except NotFound:
         return []
-    busy = {topic for job in image.running_jobs(link) for topic in job.topics}
+    busy = in_hand(image, link)
     for job_id, owed in debts(image, link).items():
         busy.update(owed if image.jobs[link, job_id].switch else ())
     found = []

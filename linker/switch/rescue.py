@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
-from controller.decide.give_backs import left_taken
+from controller.decide.give_backs import in_hand, left_taken
 from fleet.link_controller import LinkController
 from linker.switch.take_over import TakeOver
 from wire.errors import LinkerError
@@ -48,8 +48,7 @@ class Rescues:
     def topics(self) -> list[str]:
         """Those that are to be given back now."""
         image = self._controller.image
-        busy = {topic for job in image.running_jobs(self._link) for topic in job.topics}
-        fresh = {topic for topic in self._led_alone() if topic not in busy}
+        fresh = set(self._led_alone()) - in_hand(image, self._link)
         return sorted(fresh.union(left_taken(image, self._link)))
 
     async def _once(self) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from fleet.link_controller import LinkController
+from tests.controller.simulation import LINK
 from tests.controller.switch_world import BACK, REAL, SwitchWorld
 from tests.controller.test_take_over_simulation import linked, opened
 from tests.controller.virtual_loop import run_virtual
@@ -99,6 +100,25 @@ def test_a_partition_that_is_back_may_lose_its_brokers_again() -> None:
             world.owner.unfence(broker)
         keeper = asyncio.create_task(world.keep_in_sync())
         await until(lambda: (BACK, "t") not in controller.image.mirrors)
+        await goes_on(world)
+        keeper.cancel()
+
+    run(main)
+
+
+def test_a_topic_that_waits_for_its_wave_is_given_back_meanwhile() -> None:
+    """The switch is at work on other topics, for as long as it takes: its transactions may be open for ten minutes."""
+
+    async def main() -> None:
+        world, controller = await owner_is_away()
+        await controller.begin_promote(LINK, switch=True)  # nobody has come to it
+        keeper = asyncio.create_task(world.keep_in_sync())
+        await until(lambda: world.phase(BACK, world.tps[0]) == "TAKING")
+        await asyncio.sleep(15)  # longer than one round, so another one goes on with it
+        for broker in REAL:
+            world.owner.unfence(broker)
+        await until(lambda: (BACK, "t") not in controller.image.mirrors)
+        assert [job.topics for job in controller.image.running_jobs(LINK)]
         await goes_on(world)
         keeper.cancel()
 

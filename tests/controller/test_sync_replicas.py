@@ -306,8 +306,12 @@ def test_a_rescue_is_gone_on_with_by_whoever_comes_next() -> None:
         assert rescuer.rescues.reasons == {}
         assert rescuer.asked == [["t"], ["t"]]
         job = PromoteJob(link="l", id=1, partitions=(TP,), switch=True)
-        await controller.decide(lambda _: ([job], None))
+        waiting = controller.image.partitions["l", TP]
+        at_work = replace(waiting, phase=Phase.CATCHING_UP)
+        await controller.decide(lambda _: ([job, at_work], None))
         assert await rescuer.rescues._once() is None
+        await controller.decide(lambda _: ([waiting], None))
+        assert rescuer.rescues.topics() == ["t"], "its wave has not come"
         owed = replace(job, status=JobStatus.ABANDONED, source_fenced=("t",))
         await controller.decide(lambda _: ([owed], None))
         assert rescuer.rescues.topics() == [], "it is given back as a debt of the job"
