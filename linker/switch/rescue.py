@@ -8,8 +8,7 @@ down.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Collection
 
 from controller.decide.give_backs import in_hand, left_taken
 from fleet.link_controller import LinkController
@@ -31,7 +30,7 @@ class Rescues:
         self,
         link: str,
         controller: LinkController,
-        led_alone: Callable[[], AbstractSet[str]],
+        led_alone: Callable[[], Collection[str]],
         take_over: Callable[[], TakeOver | None],
     ) -> None:
         """`led_alone`: topics in sync that a link broker leads, with none but link brokers in the ISR."""
@@ -49,8 +48,8 @@ class Rescues:
     def topics(self) -> list[str]:
         """Those that are to be given back now."""
         image = self._controller.image
-        fresh = self._led_alone() - in_hand(image, self._link)
-        return sorted(fresh | set(left_taken(image, self._link)))
+        fresh = set(self._led_alone()) - in_hand(image, self._link)
+        return sorted(fresh.union(left_taken(image, self._link)))
 
     async def _once(self) -> str | None:
         topics = self.topics()
