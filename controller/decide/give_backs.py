@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from controller.decide.mirrors import change, mirror_of
 from controller.decide.source_fence import debts
@@ -31,6 +32,9 @@ from controller.state import (
     SwitchEnd,
 )
 from wire.frames.types import TopicPartition
+
+#: Milliseconds in which a request may come that was on its way when a switch was given up.
+_STRAYS: Final = 120_000
 
 
 def give_back(image: ControllerImage, link: str, topics: Collection[str], now: int) -> list[Record]:
@@ -97,13 +101,22 @@ def configs_put_back(image: ControllerImage, mirror: MirrorTopic, now: int) -> l
     return [replace(follows, put_back=ConfigsPutBack(at=now, configs=before))]
 
 
-def begin_finish(image: ControllerImage, link: str, topics: Iterable[str], ending: SwitchEnd) -> list[Record]:
-    """Note the operator's word that the switch of these topics is final. No change if it is noted already."""
+def begin_finish(
+    image: ControllerImage, link: str, topics: Iterable[str], ending: SwitchEnd, now: int
+) -> list[Record]:
+    """Note the operator's word that the switch of these topics is final. No change if it is noted already. Right after a
+    switch back that was given up a request of that may still come and change the owner's configs; with the mirror the note
+    would go by which they are put back once more."""
     records: list[Record] = []
     for topic in topics:
         mirror = mirror_of(image, link, topic)
         if mirror.ending is ending:
             continue
+        if mirror.put_back is not None and (left := mirror.put_back.at + _STRAYS - now) > 0:
+            raise Refused(
+                f"a switch back of topic {topic!r} was given up a moment ago, and a request of it may still come: finish in "
+                f"{left // 1000 + 1} s"
+            )
         for state in image.topic_partitions(link, topic):
             _refuse_to_finish(mirror, state)
         records.append(replace(mirror, ending=ending, sync=False))

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from admin.models import MirrorState, MirrorSummary, UnmirroredTopic
-from admin.service import LinkNotFound, MirrorNotFound, NotReady, OutcomeUnknown
+from admin.service import IllegalState, LinkNotFound, MirrorNotFound, NotReady, OutcomeUnknown
 from controller.decide.promotes import next_job
 from controller.decide.reverse import reverse_of
 from controller.errors import SourceClosed
@@ -73,9 +73,23 @@ class ServiceBase:
         runtime = self._runtime(link)
         mirror = self._image.mirrors.get((link, topic))
         if mirror is None:
+            if (back := self._reverse(link)) is not None and (back.name, topic) in self._image.mirrors:
+                raise IllegalState(
+                    f"topic {topic} was switched: the target owns it, and the source follows. linker mirror switch brings "
+                    "it back, linker mirror finish ends that; nothing else can be done to it while it is so"
+                )
             ours = self._image.links[link].prefix + topic
             raise MirrorNotFound(link, topic, ours if (link, ours) in self._image.mirrors else None)
         return runtime, mirror
+
+    def _mirror_here(self, link: str, topic: str) -> tuple[LinkRuntime, MirrorTopic]:
+        """The same for what is done to mirrors of the target only."""
+        if (forward := self._image.links[link].reverse_of if link in self._image.links else None) is not None:
+            raise IllegalState(
+                f"link {link} runs against {forward}, and its mirrors lie in the source: they begin and end with linker "
+                f"mirror switch and linker mirror finish of link {forward}"
+            )
+        return self._mirror(link, topic)
 
     def _own_topics(self, runtime: LinkRuntime, asked: bool) -> str | None:
         """Why topics of the link cannot end as `asked`, as the target's own or not; None if they can."""

@@ -28,7 +28,7 @@ class Failovers(ServiceBase):
     def _failover_topics(self, link: str, request: FailoverRequest) -> list[str]:
         if not request.all:
             for topic in request.topics:
-                self._mirror(link, topic)
+                self._mirror_here(link, topic)
             return list(request.topics)
         return [
             mirror.topic

@@ -136,7 +136,7 @@ class MirrorChanges(ServiceBase):
 
     async def _restart(self, link: str, topic: str, dry_run: bool) -> ChangeResult:
         """The operator's override of FAILED. Without a lost offset there is nothing to override."""
-        runtime, mirror = self._mirror(link, topic)
+        runtime, mirror = self._mirror_here(link, topic)
         self._require_ready()
         states = self._image.topic_partitions(link, topic)
         failed = [state for state in states if state.phase is Phase.FAILED]
@@ -210,7 +210,7 @@ class MirrorChanges(ServiceBase):
     async def _set_paused(self, link: str, topic: str, paused: bool, dry_run: bool) -> ChangeResult:
         # Checked and done under one lock, as a delete is: a promote that began in between would find its topic paused.
         async with self._changing:
-            runtime, mirror = self._mirror(link, topic)
+            runtime, mirror = self._mirror_here(link, topic)
             tps = mirror.topic_partitions()
             states = self._image.topic_partitions(link, topic)
             if any(state.phase in PROMOTING | ENDED for state in states):
@@ -241,7 +241,7 @@ class MirrorChanges(ServiceBase):
     ) -> ChangeResult:
         # Checked and done under one lock: a promote that began in between would lose its topic at the target.
         async with self._changing:
-            runtime, mirror = self._mirror(link, topic)
+            runtime, mirror = self._mirror_here(link, topic)
             states = [
                 one for one in self._image.topic_partitions(link, topic) if not left_out(self._image, one)
             ]

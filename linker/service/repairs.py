@@ -18,7 +18,7 @@ class MirrorRepairs(ServiceBase):
     ) -> ChangeResult:
         """Have the link broker lead again the partitions that nobody leads. A real broker that leads keeps its
         leadership."""
-        runtime, mirror = self._mirror(link, topic)
+        runtime, mirror = self._mirror_here(link, topic)
         self._require_ready()
         found = self._sidecar.target.image.topics_by_name.get(topic)
         if found is None or found.id != mirror.topic_id:

@@ -21,7 +21,7 @@ from controller.decide import restores
 from controller.decide.promotes import refuse_in_waves
 from controller.decide.reverse import reverse_of
 from controller.errors import ControllerError, listed
-from controller.phases import ENDED, LED_ELSEWHERE, SWITCHING
+from controller.phases import ENDED, LED_ELSEWHERE, SWITCHING, Phase
 from controller.state import PromoteJob, SwitchEnd
 from linker.joined_sources import joins_source
 from linker.links.runtime import LinkRuntime
@@ -127,6 +127,25 @@ class Switches(Promotes):
             raise IllegalState(
                 f"{listed(parts)} is not mirrored from its first record on, so it cannot be switched: once the target owns "
                 "it the source would delete what lies before. Delete the mirror and create it from the beginning"
+            )
+
+    def _check_copies(self, link: str, topics: Sequence[str]) -> None:
+        """A topic that is not copied just now never gets in sync, and the others would wait for it."""
+        idle = {
+            state.phase: state.topic
+            for topic in topics
+            for state in self._image.topic_partitions(link, topic)
+            if state.phase in (Phase.PAUSED, Phase.FAILED)
+        }
+        for phase, topic in idle.items():
+            raise IllegalState(
+                f"topic {topic} is {phase}, so it cannot be switched: "
+                + (
+                    f"linker mirror resume {topic}"
+                    if phase is Phase.PAUSED
+                    else f"linker mirror describe {topic} says why"
+                )
+                + ", or name the others"
             )
 
     def _check_joined(self, runtime: LinkRuntime) -> None:
@@ -273,6 +292,7 @@ class Switches(Promotes):
             )
         self._check_not_begun(found)
         name, topics = next(iter(found.items()))
+        self._check_copies(name, topics)
         try:
             refuse_in_waves(self._image, name, topics)
         except ControllerError as error:

@@ -84,7 +84,9 @@ class TakeOverRecords:
         await self._decide(lambda image: reversals.reverse(image, self.link, topics, self._now(), led))
 
     async def begin_finish(self, topics: Collection[str], ending: SwitchEnd) -> None:
-        await self._decide(lambda image: give_backs.begin_finish(image, self.back, topics, ending))
+        await self._decide(
+            lambda image: give_backs.begin_finish(image, self.back, topics, ending, self._now())
+        )
 
     def to_finish(self) -> dict[str, MirrorTopic]:
         """Topics whose switch is to be final, with the mirrors in the cluster that was left."""

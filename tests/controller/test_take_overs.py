@@ -32,6 +32,7 @@ from controller.plan.taken_configs import LATE, TAKEN_CONFIGS, before_take_over,
 from controller.plan.topic_configs import FORCED
 from controller.state import (
     Attempt,
+    ConfigsPutBack,
     JobStatus,
     Link,
     MirrorPartition,
@@ -176,13 +177,23 @@ def test_a_topic_of_a_wave_that_is_over_goes_back_when_the_switch_has_ended() ->
     assert promotes.begin_promote(image, BACK, ["t"], 0)[1].partitions == (TP,)
 
 
+def test_a_finish_waits_for_what_may_come_of_a_switch_back_that_was_given_up() -> None:
+    image = taken(taking(image_of()))
+    noted = ConfigsPutBack(at=5_000, configs={"retention.ms": None})
+    image.replay([replace(image.partitions[BACK, TP], phase=Phase.ACTIVE)])
+    image.replay([replace(image.mirrors[BACK, "t"], put_back=noted)])
+    with pytest.raises(Refused, match=r"given up a moment ago.* finish in 66 s"):
+        give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED, 60_000)
+    assert give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED, 125_001)
+
+
 def test_a_switch_that_is_to_be_final_goes_nowhere_else() -> None:
     image = taken(taking(image_of()))
     with pytest.raises(Refused, match="only a topic that was switched"):
-        give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED)
+        give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED, 0)
     image.replay([replace(image.partitions[BACK, TP], phase=Phase.ACTIVE)])
-    image.replay(give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED))
-    assert give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED) == []
+    image.replay(give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED, 0))
+    assert give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED, 0) == []
     with pytest.raises(Refused, match="cannot be switched back"):
         promotes.begin_promote(image, BACK, ["t"], 0)
     with pytest.raises(Refused, match="cannot be switched back"):
@@ -190,7 +201,7 @@ def test_a_switch_that_is_to_be_final_goes_nowhere_else() -> None:
     image.replay(give_backs.finish(image, BACK, ["t"], 0))
     assert image.mirrors[BACK, "t"].finished
     with pytest.raises(Refused, match="only a topic that was switched"):
-        give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.DELETED)
+        give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.DELETED, 0)
 
 
 @pytest.mark.parametrize("phase", [Phase.ACTIVE, Phase.FAILED])
@@ -202,9 +213,9 @@ def test_a_switch_is_finished_with_what_the_owner_added_and_what_failed(phase: P
     image.replay([replace(image.partitions[BACK, TP], phase=phase)])
     added = image.partitions[BACK, TopicPartition("t", 1)]
     with pytest.raises(Refused, match="t-1 is LINKING"):
-        give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED)
+        give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED, 0)
     image.replay([replace(added, phase=Phase.ACTIVE, session_epoch=3, start_offset=0)])
-    image.replay(give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED))
+    image.replay(give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED, 0))
     image.replay(give_backs.finish(image, BACK, ["t"], 0))
     assert {state.phase for state in image.topic_partitions(BACK, "t")} == {Phase.TAKING}
     image.replay([RemoveMirror("l", "t")])

@@ -111,3 +111,28 @@ def test_a_topic_that_was_promoted_without_sync_is_restored_first() -> None:
         switches(Phase.PROMOTED, Phase.PROMOTED, back=True)._by_link("east", ["orders"], all_=False)
     with pytest.raises(MirrorNotFound):
         switches()._by_link("east", ["payments"], all_=False)
+
+
+def test_what_is_done_to_mirrors_of_the_target_says_that_a_topic_was_switched() -> None:
+    found = switches(Phase.ACTIVE, Phase.ACTIVE, back=True)
+    back = reverse_name("east")
+    found._image.replay([RemoveMirror("east", "orders")])
+    found._runtime = lambda name: SimpleNamespace(name=name)  # type: ignore[assignment, method-assign, return-value]
+    found._reverse = lambda name: None if name == back else SimpleNamespace(name=back)  # type: ignore[assignment, method-assign, return-value]
+    with pytest.raises(IllegalState, match="orders was switched: the target owns it"):
+        found._mirror_here("east", "orders")
+    with pytest.raises(MirrorNotFound, match="no mirror of topic carts"):
+        found._mirror_here("east", "carts")
+    with pytest.raises(IllegalState, match=f"link {back} runs against east"):
+        found._mirror_here(back, "orders")
+    assert found._mirror(back, "orders")[1].topic == "orders"
+
+
+@pytest.mark.parametrize(
+    ("phase", "way"),
+    [(Phase.PAUSED, "linker mirror resume orders"), (Phase.FAILED, "linker mirror describe orders")],
+)
+def test_a_topic_that_is_not_copied_keeps_nobody_waiting(phase: Phase, way: str) -> None:
+    switches(Phase.ACTIVE, Phase.ACTIVE)._check_copies("east", ["orders"])
+    with pytest.raises(IllegalState, match=f"orders is {phase}, so it cannot be switched: {way}"):
+        switches(Phase.ACTIVE, phase)._check_copies("east", ["orders"])
