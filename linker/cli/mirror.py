@@ -131,9 +131,7 @@ def create(
         replication_factor=replication_factor,
         configs_from_target=config_from_target or [],
     )
-    with ask.client() as client:
-        result = client.create_mirrors(link, request, dry_run=dry_run)
-    ask.show(result, tables.change)
+    ask.answer(lambda client: client.create_mirrors(link, request, dry_run=dry_run), tables.change)
 
 
 @asking(app, "list")
@@ -152,17 +150,13 @@ def list_(
 @asking(app, "describe")
 def describe(ask: Asking, topic: TopicArgument, link: LinkOption) -> None:
     """Show one mirror topic, partition by partition."""
-    with ask.client() as client:
-        found = client.describe_mirror(link, topic)
-    ask.show(found, tables.mirror)
+    ask.answer(lambda client: client.describe_mirror(link, topic), tables.mirror)
 
 
 @asking(app, "pause")
 def pause(ask: Asking, topic: TopicArgument, link: LinkOption, dry_run: DryRun = False) -> None:
     """Stop reading from the source until `resume`; produces are still forwarded."""
-    with ask.client() as client:
-        result = client.pause_mirror(link, topic, dry_run=dry_run)
-    ask.show(result, tables.change)
+    ask.answer(lambda client: client.pause_mirror(link, topic, dry_run=dry_run), tables.change)
 
 
 @asking(app, "resume")

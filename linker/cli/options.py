@@ -125,6 +125,12 @@ class Asking:
     def show(self, answer: Answer, table: Callable[[Answer], str]) -> None:
         emit(answer, self.output, lambda: table(answer))
 
+    def answer(self, call: Callable[[AdminClient], Answer], table: Callable[[Answer], str]) -> None:
+        """Ask, and print the answer."""
+        with self.client() as client:
+            answer = call(client)
+        self.show(answer, table)
+
 
 def asking(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function that takes an Asking first. Its options stand behind those of the command."""

@@ -54,9 +54,7 @@ def sync(
     from admin.models import SyncRequest
 
     request = validated(SyncRequest, **chosen(topics, all_), off=off)
-    with ask.client() as client:
-        result = client.sync_mirrors(link, request, dry_run=dry_run)
-    ask.show(result, tables.change)
+    ask.answer(lambda client: client.sync_mirrors(link, request, dry_run=dry_run), tables.change)
 
 
 def switch(
