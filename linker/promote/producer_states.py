@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from controller.judge.hand_over import find
 from controller.state import AbortedTransaction
 from linker.membership import TargetCluster
 from wire.client.cluster import Cluster
@@ -148,8 +149,7 @@ class TargetTransactions:
     def _leaders(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, int] = {}
         for tp in tps:
-            topic = self._target.image.topics_by_name.get(tp.topic)
-            partition = None if topic is None else topic.partitions.get(tp.partition)
+            partition = find(self._target.image, tp)
             if partition is None or partition.leader < 0:
                 raise LinkerError(f"{tp} has no leader at the target")
             found[tp] = partition.leader

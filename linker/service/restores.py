@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 
 from admin.models import RestorePartition, RestorePlan, RestoreRequest, RestoreState
 from admin.service import IllegalState, ServiceError
-from controller.cluster_view import PartitionView
 from controller.decide import restores as decide
 from controller.decide.reverse import reverse_name
 from controller.errors import ControllerError, Refused
 from controller.image import ControllerImage
+from controller.judge.hand_over import find
 from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic, Record
 from linker.links.runtime import LinkRuntime
@@ -198,8 +198,7 @@ class RestoreRequests(Switches):
             )
         member = self._sidecar.joined.get(runtime.name)
         if member is not None:
-            found = member.membership.image.topics_by_name.get(tp.topic)
-            known: PartitionView | None = None if found is None else found.partitions.get(tp.partition)
+            known = find(member.membership.image, tp)
             if known is not None:
                 missing = set(known.replicas) - set(known.isr) - member.link_brokers()
                 if missing:
