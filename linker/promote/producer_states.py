@@ -13,7 +13,7 @@ from controller.state import AbortedTransaction
 from linker.membership import TargetCluster
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
-from wire.frames.types import TopicPartition
+from wire.frames.types import TopicPartition, per_topic
 from wire.together import together, together_by_key
 
 _MARKERS_VERSION = 1  # v2 (KIP-1228) adds the transaction version, which only a coordinator can know
@@ -57,7 +57,12 @@ async def _ask(
 ) -> dict[TopicPartition, list[ProducerState]]:
     answer = await cluster.call(
         "describe_producers",
-        {"topics": [{"name": name, "partition_indexes": parts} for name, parts in _by_topic(tps).items()]},
+        {
+            "topics": [
+                {"name": topic, "partition_indexes": [tp.partition for tp in of_topic]}
+                for topic, of_topic in per_topic(tps).items()
+            ]
+        },
         node_id=leader,
         timeout=timeout,
     )
@@ -131,13 +136,6 @@ async def _mark(cluster: Cluster, leader: int, markers: list[dict[str, object]],
                         version=_MARKERS_VERSION,
                         topic_partition=TopicPartition(topic.name, part.partition_index),
                     )
-
-
-def _by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for tp in tps:
-        topics.setdefault(tp.topic, []).append(tp.partition)
-    return topics
 
 
 class TargetTransactions:
