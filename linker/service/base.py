@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from admin.models import MirrorState, MirrorSummary, UnmirroredTopic
+from admin.models import MirrorSummary, UnmirroredTopic
 from admin.service import LinkNotFound, MirrorNotFound, NotReady, OutcomeUnknown
 from controller.decide.promotes import next_job
 from controller.decide.reverse import reverse_of
@@ -133,9 +134,6 @@ class ServiceBase:
         return found
 
     def _summary_fields(self, runtime: LinkRuntime, mirrors: list[MirrorSummary]) -> dict[str, Any]:
-        states: dict[MirrorState, int] = {}
-        for mirror in mirrors:
-            states[mirror.state] = states.get(mirror.state, 0) + 1
         return {
             "name": runtime.name,
             "state": view.link_state(runtime, mirrors),
@@ -143,7 +141,7 @@ class ServiceBase:
             "source_cluster_id": runtime.link.source_cluster_id,
             "bootstrap_servers": runtime.link.properties.get("bootstrap.servers", ""),
             "mirrors": len(mirrors),
-            "mirror_states": states,
+            "mirror_states": Counter(mirror.state for mirror in mirrors),
             "not_mirrored": [
                 UnmirroredTopic(topic=runtime.source.topic_names.there(topic), reason=why)
                 for topic, why in sorted(runtime.topics.not_mirrored.items())
