@@ -15,6 +15,7 @@ from controller.errors import listed
 from fleet.link_controller import wall_clock_ms
 from groups.group_reader import GroupReader
 from groups.views import GroupView
+from linker.access.cluster_access import AclRight
 from linker.checks import group_kinds as group_kinds
 from linker.checks import preflight
 from linker.links.configs import broker_config
@@ -230,7 +231,7 @@ async def check_source_rights(source: Cluster) -> list[Check]:
     checks: list[Check] = []
     operations = await preflight.cluster_operations(source)
     acl = "kafka-acls.sh --add --allow-principal 'User:<link>'"
-    if not preflight.allowed(operations, preflight.DESCRIBE):
+    if not preflight.allowed(operations, AclRight.DESCRIBE):
         checks.append(
             check_line(
                 "source rights",
