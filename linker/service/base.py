@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Any
 
 from admin.models import MirrorSummary, UnmirroredTopic
-from admin.service import LinkNotFound, MirrorNotFound, NotReady, OutcomeUnknown
+from admin.service import LinkNotFound, MirrorNotFound, NotReady, OutcomeUnknown, ServiceError
 from controller.decide.promotes import next_job
 from controller.decide.reverse import reverse_of
 from controller.errors import SourceClosed
@@ -173,6 +174,15 @@ class ServiceBase:
     def _brokers(self, runtime: LinkRuntime) -> list[ReplicaBroker]:
         """The real brokers of the cluster that the link's mirrors lie in."""
         return real_brokers(runtime.target, runtime.link_brokers())
+
+
+@contextlib.contextmanager
+def shown_as(kind: type[ServiceError], *errors: type[LinkerError]) -> Iterator[None]:
+    """Errors whose text is the answer: what was asked for is refused."""
+    try:
+        yield
+    except errors as error:
+        raise kind(str(error)) from error
 
 
 async def source_away(runtime: LinkRuntime) -> str | None:

@@ -17,6 +17,7 @@ from controller.judge.hand_over import find
 from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic, Record
 from linker.links.runtime import LinkRuntime
+from linker.service.base import shown_as
 from linker.service.switches import Switches
 from linker.switch.log_tail import LogTails
 from wire.errors import LinkerError
@@ -232,10 +233,8 @@ class RestoreRequests(Switches):
         return plan
 
     async def _write(self, decide_: Callable[[ControllerImage], list[Record]]) -> None:
-        try:
+        with shown_as(IllegalState, ControllerError):
             await self._sidecar.controller.decide(lambda image: (decide_(image), None))
-        except ControllerError as error:
-            raise IllegalState(str(error)) from error
 
 
 def _restoring(runtime: LinkRuntime, state: MirrorPartition) -> RestorePartition:
