@@ -14,7 +14,6 @@ from controller.decide.promotes import next_job
 from controller.decide.reverse import reverse_of
 from controller.errors import SourceClosed
 from controller.image import ControllerImage
-from controller.phases import ENDED
 from controller.plan.placement import ReplicaBroker
 from controller.state import MirrorTopic, PromoteJob
 from fleet.stores.base import ControllerFenced, NodeNotEmpty, StoreError, VersionConflict
@@ -164,11 +163,10 @@ class ServiceBase:
                     from_target(self._image, mirror),
                 ),
             )
-            for mirror in self._image.link_mirrors(link)
+            for mirror in self._image.open_mirrors(link)
             if (topics is None or mirror.topic in topics)
             and (found := image.topics_by_name.get(mirror.topic)) is not None
             and found.id == mirror.topic_id
-            and any(state.phase not in ENDED for state in self._image.topic_partitions(link, mirror.topic))
         ]
 
     def _brokers(self, runtime: LinkRuntime) -> list[ReplicaBroker]:
