@@ -19,7 +19,7 @@ from controller.errors import NotFound
 from controller.image import ControllerImage, Stamp
 from controller.judge.hand_over import find
 from controller.phases import SWITCHING
-from fetcher.followed import InSyncState, SourceLeader
+from fetcher.followed import SourceLeader
 from fetcher.in_sync import InSyncFollower
 from fetcher.link_fetcher import LinkFetcher
 from fetcher.partition_copy import PartitionCopy
@@ -108,9 +108,6 @@ class SourceSync:
                 )
             await asyncio.sleep(_LOOK)
         return ends
-
-    def state(self, tp: TopicPartition) -> InSyncState:
-        return self.follower.state(tp)
 
     # --- fetcher.in_sync.InSyncPorts
 
