@@ -116,10 +116,6 @@ class AdminOperation(Generic[P, T]):
         return self.signature.return_annotation
 
     @property
-    def changes(self) -> bool:
-        return self.method != "GET"
-
-    @property
     def not_found(self) -> list[str]:
         """Names of the errors that say that a name in the path does not exist."""
         return [NOT_FOUND[name] for name in self.in_path]

@@ -12,6 +12,7 @@ from controller import codec, keys
 from controller.access.acls import Resource
 from controller.mirror_group import MirrorGroup
 from controller.operations import Delete, Operation, Put, Versioned
+from controller.phases import ENDED
 from controller.proof import PartitionValidation
 from controller.state import (
     UNBOUND,
@@ -90,6 +91,14 @@ class ControllerImage:
 
     def link_mirrors(self, link: str) -> list[MirrorTopic]:
         return [mirror for (name, _), mirror in sorted(self.mirrors.items()) if name == link]
+
+    def open_mirrors(self, link: str) -> list[MirrorTopic]:
+        """Those with a partition that is not over."""
+        return [
+            mirror
+            for mirror in self.link_mirrors(link)
+            if any(state.phase not in ENDED for state in self.topic_partitions(link, mirror.topic))
+        ]
 
     def running_jobs(self, link: str) -> list[PromoteJob]:
         return [

@@ -7,6 +7,7 @@ needs ALTER and ALTER_CONFIGS on Cluster besides.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from typing import Any, Final
 
 from controller.access.acls import Acl, Resource
@@ -14,6 +15,31 @@ from controller.access.quotas import Entity
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, MalformedFrame, error_name
 from wire.frames.error_codes import RESOURCE_NOT_FOUND, SECURITY_DISABLED
+
+
+class AclRight(IntEnum):
+    """An operation that ACLs allow or deny, by Kafka's code (org.apache.kafka.common.acl.AclOperation)."""
+
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+    @property
+    def flag(self) -> str:
+        """As kafka-acls.sh takes it: CLUSTER_ACTION is its ClusterAction."""
+        return self.name.title().replace("_", "")
+
 
 _TIMEOUT: Final = 10.0
 _ANY: Final = 1
@@ -27,22 +53,7 @@ _KINDS: Final = {
     7: "USER",
 }
 _PATTERNS: Final = {3: "LITERAL", 4: "PREFIXED"}
-_OPERATIONS: Final = {
-    2: "ALL",
-    3: "READ",
-    4: "WRITE",
-    5: "CREATE",
-    6: "DELETE",
-    7: "ALTER",
-    8: "DESCRIBE",
-    9: "CLUSTER_ACTION",
-    10: "DESCRIBE_CONFIGS",
-    11: "ALTER_CONFIGS",
-    12: "IDEMPOTENT_WRITE",
-    13: "CREATE_TOKENS",
-    14: "DESCRIBE_TOKENS",
-    15: "TWO_PHASE_COMMIT",
-}
+_OPERATIONS: Final = {one.value: one.name for one in AclRight}
 _PERMISSIONS: Final = {2: "DENY", 3: "ALLOW"}
 _MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 

@@ -11,9 +11,11 @@ from collections.abc import Collection, Mapping
 
 from admin.models import Check, CheckResult
 from controller.decide.groups import GroupRules
+from controller.errors import listed
 from fleet.link_controller import wall_clock_ms
 from groups.group_reader import GroupReader
 from groups.views import GroupView
+from linker.access.cluster_access import AclRight
 from linker.checks import group_kinds as group_kinds
 from linker.checks import preflight
 from linker.links.configs import broker_config
@@ -171,17 +173,15 @@ def groups_by_topic(
             continue
         shown = [
             f"{name} ({len(views[name].members)} members)" if name in views and views[name].members else name
-            for name in groups[:_MOST]
+            for name in groups
         ]
-        more = f" and {len(groups) - _MOST} more" if len(groups) > _MOST else ""
-        checks.append(check_line("groups", CheckResult.OK, f"topic {topic}: {', '.join(shown)}{more}"))
+        checks.append(check_line("groups", CheckResult.OK, f"topic {topic}: {listed(shown)}"))
     if alone:
-        more = f" and {len(alone) - _MOST} more" if len(alone) > _MOST else ""
         checks.append(
             check_line(
                 "groups",
                 CheckResult.OK,
-                f"no consumer group that we may see reads {', '.join(alone[:_MOST])}{more}",
+                f"no consumer group that we may see reads {listed(alone)}",
             )
         )
     return checks
@@ -231,7 +231,7 @@ async def check_source_rights(source: Cluster) -> list[Check]:
     checks: list[Check] = []
     operations = await preflight.cluster_operations(source)
     acl = "kafka-acls.sh --add --allow-principal 'User:<link>'"
-    if not preflight.allowed(operations, preflight.DESCRIBE):
+    if not preflight.allowed(operations, AclRight.DESCRIBE):
         checks.append(
             check_line(
                 "source rights",

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from admin.models import Check, CheckResult
+from controller.errors import listed
 from linker.links.configs import broker_configs
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
@@ -84,11 +85,10 @@ def connection_checks(
             "from the sidecar's address; one above the limit is closed without a word"
         )
     if hung_up:
-        more = f" and {len(hung_up) - _MOST} more" if len(hung_up) > _MOST else ""
         details.append(
             f"in the last ten minutes brokers of the {side} closed new connections before they had answered anything, "
             f"{'probably over that limit' if told else 'as above a limit of connections'}: "
-            f"{', '.join(sorted(hung_up)[:_MOST])}{more}"
+            + listed(sorted(hung_up))
         )
     return [
         Check(

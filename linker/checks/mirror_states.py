@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -87,7 +88,5 @@ def _next_step(link: str, one: MirrorSummary) -> str | None:
 
 
 def _counted(mirrors: Iterable[MirrorSummary]) -> str:
-    states: dict[str, int] = {}
-    for one in mirrors:
-        states[one.state] = states.get(one.state, 0) + 1
+    states = Counter(one.state for one in mirrors)
     return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))

@@ -17,7 +17,7 @@ from linker.checks.preflight import TIMEOUT
 from linker.checks.replica_logs import Extent, source_extents
 from linker.links.runtime import LinkRuntime
 from wire.errors import LinkerError
-from wire.frames.types import TopicPartition
+from wire.frames.types import TopicPartition, per_topic
 
 NAME = "missing records"
 _COPIED = frozenset({Phase.ACTIVE, Phase.PAUSED, Phase.CATCHING_UP})
@@ -44,10 +44,8 @@ def begun_later(
 
 def late_checks(late: Late) -> list[Check]:
     """One line for each topic whose promote is refused."""
-    topics: dict[str, list[TopicPartition]] = {}
     records = lost(late)
-    for tp in sorted(tp for tp, many in records.items() if many):
-        topics.setdefault(tp.topic, []).append(tp)
+    topics = per_topic(sorted(tp for tp, many in records.items() if many))
     return [
         Check(
             name=NAME,

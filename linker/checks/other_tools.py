@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from admin.models import Check, CheckResult
+from controller.errors import listed
 from controller.plan.reassign import unsettled
 from controller.plan.replicas import LiveBrokers, led_by_link
 from controller.state import MirrorTopic
@@ -16,7 +17,6 @@ from wire.frames.types import TopicPartition
 from wire.metadata.image import CONFIG_TOPIC, BrokerImage, ClusterImage, PartitionImage
 
 _BROKER: Final = 4
-_MOST: Final = 5
 _SIDES: Final = ("leader", "follower")
 _PROTOCOLS: Final = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"}
 
@@ -122,7 +122,7 @@ def throttle_checks(image: ClusterImage, topics: Iterable[str]) -> list[Check]:
         Check(
             name="replication throttle",
             result=CheckResult.WARN,
-            detail=f"copies of {_first(names)} are held back by {how}: somebody's kafka-reassign-partitions --throttle, or "
+            detail=f"copies of {listed(names)} are held back by {how}: somebody's kafka-reassign-partitions --throttle, or "
             "a tool like it, left it there",
             remedy="when that tool is done: kafka-configs.sh --bootstrap-server <target> --alter --entity-type topics "
             "--entity-name <topic> --delete-config "
@@ -150,29 +150,29 @@ def strays(
 
 def stray_checks(image: ClusterImage, mirrors: Collection[bytes], ours: Collection[int]) -> list[Check]:
     checks = []
-    led: list[TopicPartition] = []
-    listed: list[TopicPartition] = []
+    led: list[str] = []
+    not_led: list[str] = []
     for tp, partition in strays(image, mirrors, ours):
-        (led if partition.leader in ours else listed).append(tp)
+        (led if partition.leader in ours else not_led).append(str(tp))
     if led:
         checks.append(
             Check(
                 name="placed here",
                 result=CheckResult.FAIL,
-                detail=f"{_first(led)}: led by a link broker and no mirror, so nobody can write or read it; a tool "
+                detail=f"{listed(led)}: led by a link broker and no mirror, so nobody can write or read it; a tool "
                 "put it there by manual assignment (monitors that want a partition on every broker do)",
                 remedy="tell that tool to leave the link broker out. Reassign it to the real brokers of its ISR and no "
                 "others (kafka-reassign-partitions.sh), and to more once one of them leads. With none there, "
                 "delete the topic",
             )
         )
-    if listed:
+    if not_led:
         checks.append(
             Check(
                 name="placed here",
                 result=CheckResult.WARN,
-                detail=f"{_first(listed)}: no mirror, and a link broker is to be a replica of it. It never will be in sync: "
-                "such a reassignment does not end, and min.insync.replicas counts without it",
+                detail=f"{listed(not_led)}: no mirror, and a link broker is to be a replica of it. It never will be in "
+                "sync: such a reassignment does not end, and min.insync.replicas counts without it",
                 remedy="cancel the reassignment (kafka-reassign-partitions.sh --cancel), or reassign to real brokers only",
             )
         )
@@ -198,16 +198,11 @@ def replica_checks(image: ClusterImage, mirrors: Sequence[MirrorTopic], ours: Co
         Check(
             name="replicas",
             result=CheckResult.WARN,
-            detail=f"the reassignment of {_first(moved)} is not the mirror's: somebody changed it, and it is put back or "
+            detail=f"the reassignment of {listed(moved)} is not the mirror's: somebody changed it, and it is put back or "
             "followed in a moment",
             remedy="if it stays so: linker mirror reassign ... --afresh, which copies from nothing",
         )
     ]
-
-
-def _first(found: Sequence[object]) -> str:
-    more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
-    return ", ".join(map(str, found[:_MOST])) + more
 
 
 def _numbers(ids: Iterable[int]) -> str:

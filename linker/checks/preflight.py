@@ -19,6 +19,7 @@ from controller.plan.topic_configs import (
     plan_configs,
     strictest,
 )
+from linker.access.cluster_access import AclRight
 from linker.links.configs import TopicConfigs, topic_configs, topic_defaults
 from wire.client.cluster import Cluster
 from wire.errors import ConnectionLost, LinkerError, error_name
@@ -27,27 +28,6 @@ from wire.frames.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR
 TIMEOUT = 15.0
 _ANSWER_TIMEOUT, _ANSWER_PAUSE = 4.0, 0.1  # of one broker, where another one can be asked
 _NEWS_TIMEOUT, _NEWS_PAUSE = 1.5, 0.1  # for a topic that was made a moment ago to be known to all brokers
-#: AclOperation codes (org.apache.kafka.common.acl.AclOperation).
-READ, WRITE, CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS = (
-    3,
-    4,
-    5,
-    7,
-    8,
-    9,
-    10,
-    11,
-)
-_OPERATION_NAMES = {
-    READ: "READ",
-    WRITE: "WRITE",
-    CREATE: "CREATE",
-    ALTER: "ALTER",
-    DESCRIBE: "DESCRIBE",
-    CLUSTER_ACTION: "CLUSTER_ACTION",
-    DESCRIBE_CONFIGS: "DESCRIBE_CONFIGS",
-    ALTER_CONFIGS: "ALTER_CONFIGS",
-}
 _NOT_TOLD = -(1 << 31)
 
 #: api -> least version the source must speak: Fetch v12 detects a source that lost data, Produce v9 is forwarded.
@@ -109,22 +89,19 @@ async def check_source(source: Cluster, target: Target) -> list[PreflightFinding
 async def check_target_rights(target: Target) -> list[PreflightFinding]:
     """The sidecar's rights on the target, as a broker of it tells them (KIP-430)."""
     operations = await cluster_operations(target.cluster)
-    needed = (CLUSTER_ACTION, ALTER, CREATE, DESCRIBE, DESCRIBE_CONFIGS)
-    return [
-        PreflightFinding(
-            "target rights",
-            True,
-            f"the sidecar's principal lacks {_OPERATION_NAMES[operation]} on Cluster at the target",
-            f"kafka-acls.sh --add --allow-principal 'User:<sidecar>' --operation {_acl_flag(operation)} --cluster",
-        )
-        for operation in needed
-        if not allowed(operations, operation)
-    ]
+    needed = (
+        AclRight.CLUSTER_ACTION,
+        AclRight.ALTER,
+        AclRight.CREATE,
+        AclRight.DESCRIBE,
+        AclRight.DESCRIBE_CONFIGS,
+    )
+    return [lacks("target rights", one, of="sidecar") for one in needed if not allowed(operations, one)]
 
 
 _NOT_FATAL = {
-    WRITE: ": a promote lets producers wait longer than it has to",
-    ALTER: ": partitions that are added at the source cannot be added there",
+    AclRight.WRITE: ": a promote lets producers wait longer than it has to",
+    AclRight.ALTER: ": partitions that are added at the source cannot be added there",
 }
 
 
@@ -133,19 +110,40 @@ async def check_mirror_rights(target: Target, topics: Collection[str]) -> list[P
     others the finding says what does not work without them."""
     response = await describe_topics(target.cluster, topics)
     return [
-        PreflightFinding(
-            "target rights",
-            operation not in _NOT_FATAL,
-            f"the sidecar's principal lacks {_OPERATION_NAMES[operation]} on topic {topic.name} at the target"
-            + _NOT_FATAL.get(operation, ""),
-            "kafka-acls.sh --add --allow-principal 'User:<sidecar>' "
-            f"--operation {_acl_flag(operation)} --topic {topic.name}",
-        )
+        lacks("target rights", right, topic.name, of="sidecar", fatal=right not in _NOT_FATAL)
         for topic in response.topics
-        for operation in (READ, DESCRIBE_CONFIGS, ALTER_CONFIGS, WRITE, ALTER)
-        if int(topic.error_code) == TOPIC_AUTHORIZATION_FAILED
-        or (not int(topic.error_code) and not allowed(int(topic.topic_authorized_operations), operation))
+        for right in (
+            AclRight.READ,
+            AclRight.DESCRIBE_CONFIGS,
+            AclRight.ALTER_CONFIGS,
+            AclRight.WRITE,
+            AclRight.ALTER,
+        )
+        if forbidden(topic, right)
     ]
+
+
+def forbidden(topic: Any, right: AclRight) -> bool:
+    """Of a topic in an answer of `describe_topics`."""
+    code = int(topic.error_code)
+    return code == TOPIC_AUTHORIZATION_FAILED or (
+        not code and not allowed(int(topic.topic_authorized_operations), right)
+    )
+
+
+def lacks(
+    check: str, right: AclRight, topic: str | None = None, *, of: str = "link", fatal: bool = True
+) -> PreflightFinding:
+    """The principal `of` the link or the sidecar lacks a right at its cluster: on a topic, or on Cluster."""
+    cluster = "source" if of == "link" else "target"
+    resource, flag = ("Cluster", "--cluster") if topic is None else (f"topic {topic}", f"--topic {topic}")
+    return PreflightFinding(
+        check,
+        fatal,
+        f"the {of}'s principal lacks {right.name} on {resource} at the {cluster}"
+        + ("" if fatal else _NOT_FATAL[right]),
+        f"kafka-acls.sh --add --allow-principal 'User:<{of}>' --operation {right.flag} {flag}",
+    )
 
 
 async def describe_topics(cluster: Cluster, topics: Collection[str]) -> Any:
@@ -206,7 +204,12 @@ async def read_source_topics(
     described = {}
     names = source.topic_names
     # Nothing is ever written to a topic that has another name here.
-    needed = (READ, DESCRIBE, DESCRIBE_CONFIGS) if names.prefix else (READ, WRITE, DESCRIBE, DESCRIBE_CONFIGS)
+    needed = [
+        AclRight.READ,
+        *([] if names.prefix else [AclRight.WRITE]),
+        AclRight.DESCRIBE,
+        AclRight.DESCRIBE_CONFIGS,
+    ]
     for topic in response.topics:
         name = str(topic.name)
         code = int(topic.error_code)
@@ -225,15 +228,9 @@ async def read_source_topics(
             described[name] = topic
             operations = int(topic.topic_authorized_operations)
             findings += [
-                PreflightFinding(
-                    "source rights",
-                    True,
-                    f"the link's principal lacks {_OPERATION_NAMES[operation]} on topic {names.there(name)} at the source",
-                    "kafka-acls.sh --add --allow-principal 'User:<link>' "
-                    f"--operation {_acl_flag(operation)} --topic {names.there(name)}",
-                )
-                for operation in needed
-                if not allowed(operations, operation)
+                lacks("source rights", right, names.there(name))
+                for right in needed
+                if not allowed(operations, right)
             ]
     if missing or any(finding.fatal for finding in findings):
         return {}, missing, findings
@@ -269,20 +266,15 @@ def _topic_id(topic: Any) -> bytes | None:
     return None if topic_id is None else bytes(topic_id.bytes)
 
 
-def _acl_flag(operation: int) -> str:
-    """The operation as kafka-acls.sh takes it: CLUSTER_ACTION is its ClusterAction."""
-    return _OPERATION_NAMES[operation].title().replace("_", "")
-
-
 async def cluster_operations(cluster: Cluster) -> int:
-    """The principal's rights on Cluster, as a broker tells them: a set of AclOperation, for `allowed`."""
+    """The principal's rights on Cluster, as a broker tells them: a set of bits, for `allowed`."""
     answer = await _ask_any(cluster, "describe_cluster", {"include_cluster_authorized_operations": True})
     return int(answer.cluster_authorized_operations)
 
 
-def allowed(operations: int, operation: int) -> bool:
+def allowed(operations: int, right: AclRight) -> bool:
     """A broker without an authorizer may leave the set out; then everything is allowed."""
-    return operations == _NOT_TOLD or bool(operations >> operation & 1)
+    return operations == _NOT_TOLD or bool(operations >> right & 1)
 
 
 async def plan_topics(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from linker.links.replica_ends import list_at
+from linker.links.replica_ends import list_at, of_replicas
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
 from wire.frames.list_offsets import EARLIEST, LATEST
 from wire.frames.types import TopicPartition
-from wire.together import together, together_by_key
+from wire.together import together
 
 
 class Extent(NamedTuple):
@@ -28,10 +28,6 @@ async def replica_extents(
     cluster: Cluster, replicas: Mapping[TopicPartition, Sequence[int]], *, timeout: float
 ) -> dict[TopicPartition, dict[int, Extent]]:
     """By partition and broker. A replica that is not told of (its broker is down, it has not begun) is left out."""
-    by_broker: dict[int, list[TopicPartition]] = {}
-    for tp, brokers in replicas.items():
-        for broker in brokers:
-            by_broker.setdefault(broker, []).append(tp)
 
     async def ask(broker: int, tps: list[TopicPartition]) -> dict[TopicPartition, Extent]:
         try:
@@ -41,11 +37,7 @@ async def replica_extents(
             return {}
         return {tp: Extent(starts[tp], ends[tp]) for tp in tps if tp in starts and tp in ends}
 
-    answers = await together_by_key({broker: ask(broker, tps) for broker, tps in by_broker.items()})
-    return {
-        tp: {broker: answers[broker][tp] for broker in brokers if tp in answers[broker]}
-        for tp, brokers in replicas.items()
-    }
+    return await of_replicas(replicas, ask)
 
 
 async def source_extents(

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from admin.models import Check, CheckResult
+from controller.errors import listed
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
 from wire.together import together
@@ -35,13 +36,12 @@ def share_checks(subscribed: Mapping[str, Collection[str]], topics: Collection[s
     }
     if not reading:
         return []
-    shown = [f"{group} ({', '.join(reading[group][:_MOST])})" for group in sorted(reading)[:_MOST]]
-    more = f" and {len(reading) - _MOST} more" if len(reading) > _MOST else ""
+    shown = [f"{group} ({', '.join(reading[group][:_MOST])})" for group in sorted(reading)]
     return [
         Check(
             name="share groups",
             result=CheckResult.WARN,
-            detail=f"share groups of the target subscribe to mirrors: {', '.join(shown)}{more}; until the promote they get "
+            detail=f"share groups of the target subscribe to mirrors: {listed(shown)}; until the promote they get "
             "no record of them, and their consumers an error (POLICY_VIOLATION)",
             remedy="read mirrors with consumer groups, and start share groups after the promote",
         )
@@ -51,10 +51,10 @@ def share_checks(subscribed: Mapping[str, Collection[str]], topics: Collection[s
 async def _subscribed(target: Cluster, broker: int) -> dict[str, list[str]]:
     """By group, of those that this broker coordinates: a broker lists its own."""
     try:
-        listed = await target.call(
+        found = await target.call(
             "list_groups", {"types_filter": ["share"]}, node_id=broker, timeout=_TIMEOUT
         )
-        names = [one.group_id for one in listed.groups if getattr(one, "group_type", "").lower() == "share"]
+        names = [one.group_id for one in found.groups if getattr(one, "group_type", "").lower() == "share"]
         if not names:
             return {}
         answer = await target.call(_DESCRIBE, {"group_ids": names}, node_id=broker, timeout=_TIMEOUT)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from controller.state import JsonValue
+from linker.access.cluster_access import AclRight
 from linker.checks.preflight import (
-    ALTER,
-    ALTER_CONFIGS,
-    CLUSTER_ACTION,
     PreflightFinding,
     allowed,
     describe_topics,
+    forbidden,
+    lacks,
 )
 from linker.links.mirrors import read_only_by
 from linker.membership.controller_channel import ControllerChannel
@@ -22,18 +22,12 @@ from linker.membership.errors import MissingRight, TargetUnsupported, check_erro
 from linker.membership.versions import check_versions
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
-from wire.frames.error_codes import TOPIC_AUTHORIZATION_FAILED
 
 NAME = "joining the source"
 TIMEOUT = 10.0
 #: 3.7-IV2: registrations keep the log dirs, by which the sidecars of a fleet know each other there.
 LEAST_METADATA_VERSION = 17
 _FEATURE = "metadata.version"
-_RIGHTS = {
-    CLUSTER_ACTION: ("CLUSTER_ACTION", "ClusterAction"),
-    ALTER: ("ALTER", "Alter"),
-    ALTER_CONFIGS: ("ALTER_CONFIGS", "AlterConfigs"),
-}
 _CONTROLLERS = 2  # DescribeCluster's endpoint type (KIP-919)
 
 
@@ -109,9 +103,9 @@ async def controller_findings(
 def cluster_rights(operations: int) -> list[PreflightFinding]:
     """Those that a broker of the source needs, and that these do not allow."""
     return [
-        lacks(operation, "Cluster", "--cluster")
-        for operation in (CLUSTER_ACTION, ALTER)
-        if not allowed(operations, operation)
+        lacks(NAME, right)
+        for right in (AclRight.CLUSTER_ACTION, AclRight.ALTER)
+        if not allowed(operations, right)
     ]
 
 
@@ -121,10 +115,9 @@ async def topic_findings(source: Cluster, topics: Collection[str]) -> list[Prefl
         return []
     response = await describe_topics(source, sorted(topics))
     return [
-        lacks(ALTER_CONFIGS, f"topic {topic.name}", f"--topic {topic.name}")
+        lacks(NAME, AclRight.ALTER_CONFIGS, topic.name)
         for topic in response.topics
-        if int(topic.error_code) == TOPIC_AUTHORIZATION_FAILED
-        or (not int(topic.error_code) and not allowed(int(topic.topic_authorized_operations), ALTER_CONFIGS))
+        if forbidden(topic, AclRight.ALTER_CONFIGS)
     ]
 
 
@@ -139,14 +132,6 @@ async def id_findings(source: Cluster, broker_id: int, link: str) -> list[Prefli
         for one in answer.brokers
         if one.broker_id == broker_id
     ]
-
-
-def lacks(operation: int, resource: str, flags: str) -> PreflightFinding:
-    name, flag = _RIGHTS[operation]
-    return fatal(
-        f"the link's principal lacks {name} on {resource} at the source",
-        f"kafka-acls.sh --add --allow-principal 'User:<link>' --operation {flag} {flags}",
-    )
 
 
 def fatal(detail: str, remedy: str | None = None) -> PreflightFinding:

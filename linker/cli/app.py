@@ -125,9 +125,7 @@ def topology(ask: Asking) -> None:
     """Show the clusters that links reach, directly and behind their sources, and the ways that topics come."""
     from linker.cli.topology import topology as shown
 
-    with ask.client() as client:
-        found = client.topology()
-    ask.show(found, shown)
+    ask.answer(lambda client: client.topology(), shown)
 
 
 @asking(app, "lag")

@@ -16,6 +16,4 @@ app = typer.Typer(help="The link controller: the one sidecar of a fleet that dec
 @asking(app, "describe")
 def describe(ask: Asking) -> None:
     """Show who it is, its epoch, the sidecars with their leases, what moves and why, and who is waited for."""
-    with ask.client() as client:
-        found = client.describe_controller()
-    ask.show(found, fleet_tables.controller)
+    ask.answer(lambda client: client.describe_controller(), fleet_tables.controller)

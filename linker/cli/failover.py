@@ -20,10 +20,8 @@ from linker.cli.options import (
     given,
     usage,
 )
-from linker.cli.output import note
-from linker.cli.promote_progress import follow
+from linker.cli.promote_progress import begun, follow
 from linker.cli.promote_tables import failover_plan
-from linker.cli.promote_tables import job as job_table
 
 
 def failover(
@@ -84,15 +82,8 @@ def failover(
     )
     with ask.client() as client:
         if dry_run:
-            plan = client.plan_failover(link, request)
-            ask.show(plan, failover_plan)
-            raise typer.Exit(1 if plan.blockers else 0)
+            ask.planned(client.plan_failover(link, request), failover_plan)
         what = "all mirrors" if all_ else ", ".join(topics or [])
         if not yes:
             ask_first(f"Give up the source of {what} of link {link} for good?")
-        job = client.failover(link, request)
-        if no_wait:
-            ask.show(job, job_table)
-            return
-        note(f"failover {job.id} started")
-        follow(client, job.id, ask.output)
+        begun(ask, client, "failover", client.failover(link, request), no_wait=no_wait)

@@ -65,9 +65,7 @@ def describe(
     link: LinkOption,
 ) -> None:
     """Show one group: who is in it on both clusters, and its offsets partition by partition."""
-    with ask.client() as client:
-        found = client.describe_group(link, group)
-    ask.show(found, group_tables.group)
+    ask.answer(lambda client: client.describe_group(link, group), group_tables.group)
 
 
 @asking(app, "promote")

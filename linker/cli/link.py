@@ -139,25 +139,19 @@ def create(
         options=_options(option, join_source=join_source),
         source_cluster_id=source_cluster_id,
     )
-    with ask.client() as client:
-        result = client.create_link(request, dry_run=dry_run)
-    ask.show(result, tables.change)
+    ask.answer(lambda client: client.create_link(request, dry_run=dry_run), tables.change)
 
 
 @asking(app, "list")
 def list_(ask: Asking) -> None:
     """List links."""
-    with ask.client() as client:
-        found = client.list_links()
-    ask.show(found, tables.links)
+    ask.answer(lambda client: client.list_links(), tables.links)
 
 
 @asking(app, "describe")
 def describe(ask: Asking, name: Name) -> None:
     """Show one link: state, source, properties, forwarding."""
-    with ask.client() as client:
-        found = client.describe_link(name)
-    ask.show(found, tables.link)
+    ask.answer(lambda client: client.describe_link(name), tables.link)
 
 
 @asking(app, "update")
@@ -208,14 +202,10 @@ def update(
         replication_bytes_per_second_beside_writes=replication_bytes_per_second_beside_writes,
     )
     request = validated(UpdateLinkRequest, properties=properties, options=options)
-    with ask.client() as client:
-        result = client.update_link(name, request, dry_run=dry_run)
-    ask.show(result, tables.change)
+    ask.answer(lambda client: client.update_link(name, request, dry_run=dry_run), tables.change)
 
 
 @asking(app, "delete")
 def delete(ask: Asking, name: Name, force: Force = False, dry_run: DryRun = False) -> None:
     """Delete a link whose mirrors are all promoted or deleted."""
-    with ask.client() as client:
-        result = client.delete_link(name, force=force, dry_run=dry_run)
-    ask.show(result, tables.change)
+    ask.answer(lambda client: client.delete_link(name, force=force, dry_run=dry_run), tables.change)

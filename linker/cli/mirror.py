@@ -36,7 +36,7 @@ from linker.cli.options import (
     whoever_asks,
 )
 from linker.cli.output import note
-from linker.cli.promote_progress import follow
+from linker.cli.promote_progress import begun, follow
 from linker.cli.reassign import reassign
 from linker.cli.restore import restore
 from linker.cli.switch import finish, switch, sync
@@ -131,9 +131,7 @@ def create(
         replication_factor=replication_factor,
         configs_from_target=config_from_target or [],
     )
-    with ask.client() as client:
-        result = client.create_mirrors(link, request, dry_run=dry_run)
-    ask.show(result, tables.change)
+    ask.answer(lambda client: client.create_mirrors(link, request, dry_run=dry_run), tables.change)
 
 
 @asking(app, "list")
@@ -152,17 +150,13 @@ def list_(
 @asking(app, "describe")
 def describe(ask: Asking, topic: TopicArgument, link: LinkOption) -> None:
     """Show one mirror topic, partition by partition."""
-    with ask.client() as client:
-        found = client.describe_mirror(link, topic)
-    ask.show(found, tables.mirror)
+    ask.answer(lambda client: client.describe_mirror(link, topic), tables.mirror)
 
 
 @asking(app, "pause")
 def pause(ask: Asking, topic: TopicArgument, link: LinkOption, dry_run: DryRun = False) -> None:
     """Stop reading from the source until `resume`; produces are still forwarded."""
-    with ask.client() as client:
-        result = client.pause_mirror(link, topic, dry_run=dry_run)
-    ask.show(result, tables.change)
+    ask.answer(lambda client: client.pause_mirror(link, topic, dry_run=dry_run), tables.change)
 
 
 @asking(app, "resume")
@@ -274,54 +268,30 @@ def promote(
     """
     from admin.models import PromoteRequest
 
-    if attach is not None:
-        alone(
-            "--attach",
-            topics=topics,
-            link=link,
-            all=all_,
-            max_lag=max_lag,
-            catch_up_timeout_ms=catch_up_timeout_ms,
-            fence_timeout_ms=fence_timeout_ms,
-            batch_partitions=batch_partitions,
-            accept_missing=accept_missing,
-            validation=validation,
-            transaction_timeout_ms=transaction_timeout_ms,
-            abort_open_transactions=abort_open_transactions,
-            fence_source=fence_source,
-            as_own_topic=as_own_topic,
-            dry_run=dry_run,
-            no_wait=no_wait,
-        )
-        with ask.client() as client:
-            follow(client, attach, ask.output)
-        return
-    if link is None:
-        raise usage("which link? Give --link")
     options = given(
         max_lag=max_lag,
         catch_up_timeout_ms=catch_up_timeout_ms,
         fence_timeout_ms=fence_timeout_ms,
         batch_partitions=batch_partitions,
+        accept_missing=accept_missing,
+        validation=validation,
         transaction_timeout_ms=transaction_timeout_ms,
         abort_open_transactions=abort_open_transactions,
-        accept_missing=accept_missing,
         fence_source=fence_source,
         as_own_topic=as_own_topic,
-        validation=validation,
     )
+    if attach is not None:
+        alone("--attach", topics=topics, link=link, all=all_, **options, dry_run=dry_run, no_wait=no_wait)
+        with ask.client() as client:
+            follow(client, attach, ask.output)
+        return
+    if link is None:
+        raise usage("which link? Give --link")
     request = validated(PromoteRequest, **chosen(topics, all_), options=options, requested_by=whoever_asks())
     with ask.client() as client:
         if dry_run:
-            plan = client.plan_promote(link, request)
-            ask.show(plan, promote_tables.plan)
-            raise typer.Exit(1 if plan.blockers else 0)
-        job = client.promote(link, request)
-        if no_wait:
-            ask.show(job, promote_tables.job)
-            return
-        note(f"promote {job.id} started")
-        follow(client, job.id, ask.output)
+            ask.planned(client.plan_promote(link, request), promote_tables.plan)
+        begun(ask, client, "promote", client.promote(link, request), no_wait=no_wait)
 
 
 asking(app, "failover")(failover)

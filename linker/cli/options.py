@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from admin.client import AdminClient
+    from admin.models import FailoverPlan, PromotePlan, RestorePlan
 
     Answer = TypeVar("Answer", bound=BaseModel | Sequence[BaseModel])
+    Plan = TypeVar("Plan", FailoverPlan, PromotePlan, RestorePlan)
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
@@ -124,6 +126,17 @@ class Asking:
 
     def show(self, answer: Answer, table: Callable[[Answer], str]) -> None:
         emit(answer, self.output, lambda: table(answer))
+
+    def answer(self, call: Callable[[AdminClient], Answer], table: Callable[[Answer], str]) -> None:
+        """Ask, and print the answer."""
+        with self.client() as client:
+            answer = call(client)
+        self.show(answer, table)
+
+    def planned(self, plan: Plan, table: Callable[[Plan], str]) -> NoReturn:
+        """Print what would be done; exit code 1 if something is in the way."""
+        self.show(plan, table)
+        raise typer.Exit(1 if plan.blockers else 0)
 
 
 def asking(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from linker.cli.follow import Lines, Said, view_of, watched
+from linker.cli.options import Asking
 from linker.cli.output import Format, complain, duration, emit, note, one_line, size
 from linker.cli.promote_tables import job as job_table
 from linker.cli.validate import bad_evidence
@@ -96,6 +97,15 @@ def _proving(job: PromoteJobStatus) -> str:
         f"{told}: {now.partitions_done} of {now.partitions} partitions, {now.tasks_done} of {now.tasks} tasks, "
         f"{size(now.bytes)} in {now.batches} batches read"
     )
+
+
+def begun(ask: Asking, client: AdminClient, kind: str, job: PromoteJobStatus, *, no_wait: bool) -> None:
+    """Follow a job that was just started, or print it alone."""
+    if no_wait:
+        ask.show(job, job_table)
+        return
+    note(f"{kind} {job.id} started")
+    follow(client, job.id, ask.output)
 
 
 def follow(client: AdminClient, promote_id: str, form: Format) -> None:

@@ -74,6 +74,4 @@ def reassign(
         fewer_replicas=fewer_replicas,
         afresh=afresh,
     )
-    with ask.client() as client:
-        result = client.reassign_mirrors(link, request, dry_run=dry_run)
-    ask.show(result, tables.change)
+    ask.answer(lambda client: client.reassign_mirrors(link, request, dry_run=dry_run), tables.change)

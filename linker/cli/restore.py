@@ -57,9 +57,7 @@ def restore(
     request = validated(RestoreRequest, **chosen(topics, all_), force=force, abandon=abandon)
     with ask.client() as client:
         if dry_run:
-            plan = client.plan_restore(link, request)
-            ask.show(plan, planned)
-            raise typer.Exit(1 if plan.blockers else 0)
+            ask.planned(client.plan_restore(link, request), planned)
         if abandon:
             ask.show(client.restore_mirrors(link, request), table)
             return

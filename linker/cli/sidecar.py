@@ -29,9 +29,7 @@ Timeout = Annotated[
 @asking(app, "list")
 def list_(ask: Asking) -> None:
     """List the sidecars of the fleet: state, version, what they lead, leases, when they were last heard of."""
-    with ask.client() as client:
-        found = client.list_sidecars()
-    ask.show(found, fleet_tables.sidecars)
+    ask.answer(lambda client: client.list_sidecars(), fleet_tables.sidecars)
 
 
 @asking(app, "drain")

@@ -28,7 +28,7 @@ from linker.cli.options import (
     whoever_asks,
 )
 from linker.cli.output import note
-from linker.cli.promote_progress import follow
+from linker.cli.promote_progress import begun
 from wire.errors import LinkerError
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ def sync(
     from admin.models import SyncRequest
 
     request = validated(SyncRequest, **chosen(topics, all_), off=off)
-    with ask.client() as client:
-        result = client.sync_mirrors(link, request, dry_run=dry_run)
-    ask.show(result, tables.change)
+    ask.answer(lambda client: client.sync_mirrors(link, request, dry_run=dry_run), tables.change)
 
 
 def switch(
@@ -101,21 +99,14 @@ def switch(
     request = validated(PromoteRequest, **chosen(topics, all_), options=options, requested_by=whoever_asks())
     with ask.client() as client:
         if dry_run:
-            plan = client.plan_switch(link, request)
-            ask.show(plan, promote_tables.plan)
-            raise typer.Exit(1 if plan.blockers else 0)
+            ask.planned(client.plan_switch(link, request), promote_tables.plan)
         client.plan_switch(link, request)  # what is refused is refused before anything is changed
         with watched(
             None,
             f"nothing is switched yet; the topics go on getting in sync, see linker mirror list --link {link}",
         ):
             _sync(client, link, topics or [], all_, sync_timeout_ms / 1000)
-        job = client.switch_mirrors(link, request)
-        if no_wait:
-            ask.show(job, promote_tables.job)
-            return
-        note(f"switch {job.id} started")
-        follow(client, job.id, ask.output)
+        begun(ask, client, "switch", client.switch_mirrors(link, request), no_wait=no_wait)
 
 
 def finish(

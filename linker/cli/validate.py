@@ -156,9 +156,7 @@ def attach(
 @asking(app, "status")
 def status(ask: Asking, link: LinkArgument) -> None:
     """Show what is proved of a link, the validator process and the last runs."""
-    with ask.client() as client:
-        found = client.validation(link)
-    ask.show(found, validation_tables.description)
+    ask.answer(lambda client: client.validation(link), validation_tables.description)
 
 
 @asking(app, "report")

@@ -46,10 +46,9 @@ def _verdict(report: DoctorReport) -> str:
     counted = f"{count['OK']} OK, {count['WARN']} WARN, {count['FAIL']} FAIL"
     name = "without a link" if report.link == "none yet" else f"link {one_line(report.link)}"
     if count["FAIL"]:
-        return "\n".join(
-            hanging("", f"{name}: {counted}: do not promote before each FAIL is gone", terminal_width())
-        )
-    good = (
-        "nothing is in the way" if not count["WARN"] else "nothing stops it; read each WARN before a promote"
-    )
-    return "\n".join(hanging("", f"{name}: {counted}: {good}", terminal_width()))
+        end = "do not promote before each FAIL is gone"
+    elif count["WARN"]:
+        end = "nothing stops it; read each WARN before a promote"
+    else:
+        end = "nothing is in the way"
+    return "\n".join(hanging("", f"{name}: {counted}: {end}", terminal_width()))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import uuid
 
 from fleet.channel import MemberChannel
@@ -35,8 +34,6 @@ from wire.client.security import ClientSecurity, ListenerSecurity
 from wire.errors import LinkerError
 from wire.frames.types import format_address, topic_id_str
 
-log = logging.getLogger(__name__)
-
 #: A store has its own patience with a predecessor that was killed: 1.5 sessions, and these are up to 40 s.
 _ANNOUNCE_TIMEOUT = 120.0
 
@@ -60,9 +57,7 @@ class Fleet:
     ) -> None:
         self.config = config
         self.store = store
-        self.ports = ports
         self._process = process
-        self._server = server
         self._cluster_id = cluster_id
         self.alone = process is None
         sidecar = config.sidecar

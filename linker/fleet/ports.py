@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from controller.image import ControllerImage
+from controller.judge.hand_over import find
 from controller.phases import HELD, LED_ELSEWHERE, Phase
 from controller.state import MirrorPartition, Record, RemoveLink, RemoveMirror
 from fleet.lease import Lease
@@ -240,8 +241,7 @@ class ClusterPorts:
         """A partition that is failed over has no copy for a while, but its acknowledged offsets are known."""
         for tp in tps:
             state = self.state().partitions.get((link, tp))
-            topic = None if self.target is None else self.target.image.topics_by_name.get(tp.topic)
-            partition = None if topic is None else topic.partitions.get(tp.partition)
+            partition = None if self.target is None else find(self.target.image, tp)
             forwarded = None if self.router is None else self.router.forwarded.get(tp)
             if (
                 state is not None
@@ -358,8 +358,7 @@ class SidecarPorts:
 
 
 def _led_elsewhere(image: ClusterImage, tp: TopicPartition, link_brokers: Collection[int]) -> bool:
-    topic = image.topics_by_name.get(tp.topic)
-    partition = None if topic is None else topic.partitions.get(tp.partition)
+    partition = find(image, tp)
     return partition is None or partition.leader not in link_brokers
 
 

@@ -141,11 +141,8 @@ class ConfigKeeper(LinkPart):
                     "; ".join(one.said for one in found),
                 )
             self._in_doubt.add(topic)
-            await self._target.operations.set_topic_configs(
-                topic,
-                {one.config: one.wanted for one in found if one.wanted is not None},
-                [one.config for one in found if one.wanted is None],
-                timeout=_CALL_TIMEOUT,
+            await self._target.operations.set_configs_of_topics(
+                {topic: {one.config: one.wanted for one in found}}, timeout=_CALL_TIMEOUT
             )
             self._planned.discard(topic)
             if not ours:
@@ -160,12 +157,7 @@ class ConfigKeeper(LinkPart):
         mirror = self._controller.image.mirrors.get((self._link, topic))
         if mirror is not None and self._ended(mirror):
             last = configs_at_promote(self._controller.image, mirror)
-            await self._target.operations.set_topic_configs(
-                topic,
-                {name: value for name, value in last.items() if value is not None},
-                [name for name, value in last.items() if value is None],
-                timeout=_CALL_TIMEOUT,
-            )
+            await self._target.operations.set_configs_of_topics({topic: last}, timeout=_CALL_TIMEOUT)
         self._in_doubt.discard(topic)
 
     def drift(self, topic: str) -> list[Drift]:

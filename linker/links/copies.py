@@ -56,8 +56,6 @@ class CopyView(CopiedPartition, Protocol):
 
     @property
     def bytes_fetched(self) -> int: ...
-    @property
-    def bytes_served(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +78,6 @@ class RemoteCopy:
     failed: str | None
     trouble: str | None
     bytes_fetched: int
-    bytes_served: int
     loaded_since: float | None = None
 
 
@@ -163,5 +160,4 @@ def _remote(noted: ReceivedReport) -> RemoteCopy:
         failed=copy.failed,
         trouble=copy.trouble,
         bytes_fetched=copy.bytes_fetched,
-        bytes_served=copy.bytes_served,
     )

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from controller.judge.hand_over import find
 from controller.state import MirrorPartition
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
@@ -67,8 +68,7 @@ async def look(cluster: Cluster, image: ClusterImage, states: Sequence[MirrorPar
 
     led = []
     for state in states:
-        topic = image.topics_by_name.get(state.topic)
-        partition = None if topic is None else topic.partitions.get(state.partition)
+        partition = find(image, state.tp)
         if partition is not None and partition.leader >= 0:
             led.append((state, partition.leader))
     return await together(ask(state, leader) for state, leader in led)

@@ -20,12 +20,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from controller.errors import ControllerError
+from controller.judge.hand_over import find
 from controller.phases import ENDED
 from controller.state import MirrorPartition
 from linker.membership import TargetCluster
 from wire.errors import LinkerError, error_name
 from wire.frames.types import TopicPartition
-from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
+from wire.metadata.image import ClusterImage, TopicImage
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +140,7 @@ async def _elect(
 
 def _in_order(image: ClusterImage, wanted: Mapping[TopicPartition, Sequence[int]]) -> bool | None:
     for tp, replicas in wanted.items():
-        partition = _find(image, tp)
+        partition = find(image, tp)
         if partition is not None and list(partition.replicas) != list(replicas):
             return None
     return True
@@ -147,14 +148,9 @@ def _in_order(image: ClusterImage, wanted: Mapping[TopicPartition, Sequence[int]
 
 def _led(image: ClusterImage, tps: Iterable[TopicPartition], link_brokers: Collection[int]) -> bool | None:
     for tp in tps:
-        partition = _find(image, tp)
+        partition = find(image, tp)
         if partition is None or partition.leader < 0:
             return None
         if partition.leader not in link_brokers:
             raise CannotLead(f"{tp}: broker {partition.leader} was elected instead of the link broker")
     return True
-
-
-def _find(image: ClusterImage, tp: TopicPartition) -> PartitionImage | None:
-    topic = image.topics_by_name.get(tp.topic)
-    return None if topic is None else topic.partitions.get(tp.partition)

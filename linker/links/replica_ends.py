@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 from fetcher.doubts import LogEnds
 from linker.promote.ports import Tps
@@ -12,6 +13,8 @@ from wire.frames import list_offsets
 from wire.frames.list_offsets import EARLIEST, LATEST
 from wire.frames.types import TopicPartition
 from wire.together import together_by_key
+
+T = TypeVar("T")
 
 
 async def list_at(
@@ -42,6 +45,22 @@ async def replica_logs(
     }
 
 
+async def of_replicas(
+    replicas: Mapping[TopicPartition, Collection[int]],
+    ask: Callable[[int, list[TopicPartition]], Coroutine[Any, Any, Mapping[TopicPartition, T]]],
+) -> dict[TopicPartition, dict[int, T]]:
+    """By partition and broker, as each broker answers for all of its replicas at once; who does not say is left out."""
+    by_broker: dict[int, list[TopicPartition]] = {}
+    for tp, brokers in replicas.items():
+        for broker in brokers:
+            by_broker.setdefault(broker, []).append(tp)
+    answers = await together_by_key({broker: ask(broker, tps) for broker, tps in by_broker.items()})
+    return {
+        tp: {broker: answers[broker][tp] for broker in brokers if tp in answers[broker]}
+        for tp, brokers in replicas.items()
+    }
+
+
 class BrokersLogEnds:
     """linker.promote.failover.ReplicaEnds"""
 
@@ -51,19 +70,10 @@ class BrokersLogEnds:
     async def log_ends(
         self, targets: Mapping[TopicPartition, Sequence[int]], *, timeout: float
     ) -> Mapping[TopicPartition, Mapping[int, int]]:
-        by_broker: dict[int, list[TopicPartition]] = {}
-        for tp, brokers in targets.items():
-            for broker in brokers:
-                by_broker.setdefault(broker, []).append(tp)
-
         async def ask(broker: int, tps: Tps) -> Mapping[TopicPartition, int]:
             try:
                 return await list_at(self._cluster, broker, dict.fromkeys(tps, LATEST), timeout=timeout * 0.8)
             except LinkerError:
                 return {}  # it is named by its absence
 
-        answers = await together_by_key({broker: ask(broker, tps) for broker, tps in by_broker.items()})
-        return {
-            tp: {broker: answers[broker][tp] for broker in brokers if tp in answers[broker]}
-            for tp, brokers in targets.items()
-        }
+        return await of_replicas(targets, ask)

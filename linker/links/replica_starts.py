@@ -15,11 +15,11 @@ from controller.judge import late_starts
 from controller.judge.late_starts import LateStart
 from controller.phases import ENDED
 from linker.links.link_part import LinkContext, LinkPart
+from linker.links.replica_ends import of_replicas
 from wire.errors import BrokerError, LinkerError
 from wire.frames.list_offsets import EARLIEST, list_at
 from wire.frames.types import TopicPartition
 from wire.periodic_task import PeriodicTask
-from wire.together import together_by_key
 
 log = logging.getLogger(__name__)
 
@@ -81,17 +81,7 @@ class ReplicaStarts(LinkPart):
         self, targets: Mapping[TopicPartition, Collection[int]], timeout: float, every: bool
     ) -> dict[TopicPartition, dict[int, int]]:
         """By partition and broker."""
-        by_broker: dict[int, list[TopicPartition]] = {}
-        for tp, brokers in targets.items():
-            for broker in brokers:
-                by_broker.setdefault(broker, []).append(tp)
-        answers = await together_by_key(
-            {broker: self._told(broker, of, timeout, every) for broker, of in by_broker.items()}
-        )
-        return {
-            tp: {broker: answers[broker][tp] for broker in brokers if tp in answers[broker]}
-            for tp, brokers in targets.items()
-        }
+        return await of_replicas(targets, lambda broker, tps: self._told(broker, tps, timeout, every))
 
     async def _told(
         self, broker: int, tps: Collection[TopicPartition], timeout: float, every: bool

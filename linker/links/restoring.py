@@ -23,7 +23,6 @@ from linker.switch.sync_replicas import OwnerMember
 from linker.switch.take_over import TakeOver
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
-from wire.frames.types import TopicPartition
 from wire.periodic_task import PeriodicTask
 from wire.task_group import TaskGroup
 
@@ -187,7 +186,3 @@ class Restores:
 
     def _failed(self, error: Exception) -> None:
         log.warning("link %s: restored sources: %s (again)", self._link, error)
-
-    def state(self, tp: TopicPartition) -> str | None:
-        """Why the partition's topic is not restored yet; None if it is, or is not to be."""
-        return self.reasons.get(tp.topic)

@@ -17,8 +17,9 @@ from controller.decide.reverse import at_source
 from controller.decide.take_overs import link_against
 from controller.errors import NotFound
 from controller.image import ControllerImage, Stamp
+from controller.judge.hand_over import find
 from controller.phases import SWITCHING
-from fetcher.followed import InSyncState, SourceLeader
+from fetcher.followed import SourceLeader
 from fetcher.in_sync import InSyncFollower
 from fetcher.link_fetcher import LinkFetcher
 from fetcher.partition_copy import PartitionCopy
@@ -29,7 +30,7 @@ from wire.client.connection import Connection
 from wire.errors import LinkerError
 from wire.frames.buffers import FramePool
 from wire.frames.types import Node, TopicPartition
-from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
+from wire.metadata.image import ClusterImage, TopicImage
 from wire.task_group import TaskGroup
 
 _LOOK: Final = 0.005
@@ -108,16 +109,13 @@ class SourceSync:
             await asyncio.sleep(_LOOK)
         return ends
 
-    def state(self, tp: TopicPartition) -> InSyncState:
-        return self.follower.state(tp)
-
     # --- fetcher.in_sync.InSyncPorts
 
     def leader_of(self, tp: TopicPartition) -> SourceLeader | None:
         joined = self._joined()
         if joined is None:
             return None
-        partition, own = _partition(joined.image, tp), joined.broker_id
+        partition, own = find(joined.image, tp), joined.broker_id
         if partition is None or own not in partition.replicas or partition.leader in (own, -1):
             return None
         if self._ends_there(tp):
@@ -140,13 +138,13 @@ class SourceSync:
 
     def led_by_us(self, tp: TopicPartition) -> bool:
         joined = self._joined()
-        partition = None if joined is None else _partition(joined.image, tp)
+        partition = None if joined is None else find(joined.image, tp)
         return joined is not None and partition is not None and partition.leader == joined.broker_id
 
     def _led_by_another(self, tp: TopicPartition) -> bool:
         """A link broker that is not this one."""
         joined, image = self._joined(), self._image()
-        partition = None if joined is None else _partition(joined.image, tp)
+        partition = None if joined is None else find(joined.image, tp)
         if joined is None or partition is None or partition.leader == joined.broker_id:
             return False
         return image.sidecar_at(at_source(image, self._link), partition.leader) in image.identities
@@ -241,8 +239,3 @@ class SourceSync:
         """A listener of the directory. No link that joins its source has a prefix: the names are the same."""
         if copy.spec.link == self._link and copy.tp in self._named:
             self.follower.follow([copy.tp])
-
-
-def _partition(image: ClusterImage, tp: TopicPartition) -> PartitionImage | None:
-    topic = image.topics_by_name.get(tp.topic)
-    return None if topic is None else topic.partitions.get(tp.partition)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Sequence
 
 from controller.decide.growth import not_now
 from controller.judge.alignment import grown_at_source
-from controller.phases import ENDED
 from controller.state import MirrorTopic, same_source_topic
 from linker.links.link_part import LinkContext, LinkPart
 from wire.errors import LinkerError
@@ -50,11 +49,7 @@ class SourceWatch(LinkPart):
     async def look(self, topics: Collection[str] | None = None, *, timeout: float = _TIMEOUT) -> None:
         """Once, at these topics or at all that are mirrored. LinkerError if the source does not answer."""
         image = self._controller.image
-        mirrors = {
-            mirror.topic: mirror
-            for mirror in image.link_mirrors(self._link)
-            if any(state.phase not in ENDED for state in image.topic_partitions(self._link, mirror.topic))
-        }
+        mirrors = {mirror.topic: mirror for mirror in image.open_mirrors(self._link)}
         self.grown = {topic: why for topic, why in self.grown.items() if topic in mirrors}
         chosen = mirrors.keys() if topics is None else mirrors.keys() & topics
         if not chosen or not self._decides:

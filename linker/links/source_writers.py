@@ -99,7 +99,7 @@ class SourceWriters:
         self._floor = floor
         self._ceiling = ceiling
 
-    async def look(self, tps: Tps, *, timeout: float, named: bool = True) -> AtSource:
+    async def look(self, tps: Tps, *, timeout: float) -> AtSource:
         """All within `timeout` seconds; names are left out, and said to be, when it is over. LinkerError if the source does
         not tell its producers: it needs READ on the topics, and Kafka 2.8."""
         deadline = time.monotonic() + timeout
@@ -108,7 +108,7 @@ class SourceWriters:
         direct = direct_writers(states, self._floor(), now, ceiling=self._ceiling())
         open_ = open_transactions(states)
         ids = {one.producer_id for found in (*direct.values(), *open_.values()) for one in found}
-        if not (named and ids):
+        if not ids:
             return AtSource(now, direct, open_)
         names, unnamed = await self._transactional_ids(ids, deadline - time.monotonic())
         return AtSource(now, direct, open_, names, unnamed)

@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from controller.phases import ENDED
 from controller.state import Link, Record
 from linker.checks.topic_names import is_internal, is_mirrormakers, mirrormaker_prefixes
 from linker.links.bring_up import BringUp
@@ -107,12 +106,7 @@ class TopicFollower(LinkPart):
     async def _learn_upstream(self) -> None:
         """Of mirrors that an older version made, and of those whose source's own mirror may have been promoted."""
         image, source = self._controller.image, self._source.cluster_id or ""
-        unsure = [
-            mirror.topic
-            for mirror in image.link_mirrors(self._link)
-            if mirror.upstream != (source,)
-            and any(state.phase not in ENDED for state in image.topic_partitions(self._link, mirror.topic))
-        ]
+        unsure = [one.topic for one in image.open_mirrors(self._link) if one.upstream != (source,)]
         if not unsure:
             return
         origins = await self._new.sidecars.origins(unsure)
@@ -190,11 +184,7 @@ class TopicFollower(LinkPart):
 
     async def _end_deleted(self, there: Mapping[str, SourceTopicId], interval: float) -> None:
         image = self._controller.image
-        open_mirrors = [
-            mirror
-            for mirror in image.link_mirrors(self._link)
-            if any(state.phase not in ENDED for state in image.topic_partitions(self._link, mirror.topic))
-        ]
+        open_mirrors = image.open_mirrors(self._link)
         suspects = {
             mirror.topic: mirror.source_topic_id
             for mirror in open_mirrors

@@ -206,7 +206,6 @@ class ControllerChannel:
         timeout: float,
         purpose: str = "admin",
         idempotent: bool = False,
-        version: int | None = None,
         max_version: int | None = None,
     ) -> Any:
         """Send to the active controller and return its answer.
@@ -232,7 +231,6 @@ class ControllerChannel:
                     api,
                     values,
                     timeout=remaining(deadline, timeout),
-                    version=version,
                     max_version=max_version,
                 )
             except MalformedFrame:

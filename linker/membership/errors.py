@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
+from controller.errors import listed
 from wire.client.retry import RIGHTS
 from wire.errors import BrokerError, LinkerError, error_name
 from wire.frames.types import TopicPartition
+
+_MOST = 10
 
 # From ControllerApis.scala and KafkaApis.scala: `authorizeClusterOperation` and `filterByAuthorized` in each handler.
 _CLUSTER_ACTION = ("CLUSTER_ACTION", "Cluster", "--operation ClusterAction --cluster")
@@ -43,9 +46,6 @@ class MissingRight(TargetError):
 
     def __init__(self, api: str, cluster: str) -> None:
         operation, resource, flags = REQUIRED_RIGHTS.get(api, ("?", "Cluster", ""))
-        self.api = api
-        self.operation = operation
-        self.resource = resource
         super().__init__(
             f"{cluster}: the sidecar's principal lacks the right {operation} on {resource} ({api} was "
             f"refused); grant it with kafka-acls.sh --add --allow-principal 'User:<sidecar>' {flags}"
@@ -86,9 +86,9 @@ class StillHosting(TargetError):
         self.hosts = sorted(hosts)
         parts = []
         if self.leads:
-            parts.append(f"leads {_listed(self.leads)}")
+            parts.append(f"leads {listed(list(map(str, self.leads)), _MOST)}")
         if self.hosts:
-            parts.append(f"is a replica of {_listed(self.hosts)}")
+            parts.append(f"is a replica of {listed(list(map(str, self.hosts)), _MOST)}")
         super().__init__(
             f"sidecar {broker_id} cannot leave: it {' and '.join(parts)}; promote or delete these mirrors "
             "first, and reassign partitions that are no mirrors to real brokers"
@@ -134,8 +134,3 @@ def refusal(
         codes[0],
         {item: f"{error_name(code)}{f': {text}' if text else ''}" for item, (code, text) in failed.items()},
     )
-
-
-def _listed(partitions: list[TopicPartition], limit: int = 10) -> str:
-    shown = ", ".join(str(tp) for tp in partitions[:limit])
-    return shown + (f" and {len(partitions) - limit} more" if len(partitions) > limit else "")

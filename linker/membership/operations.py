@@ -35,7 +35,7 @@ from wire.frames.error_codes import (
     NO_REASSIGNMENT_IN_PROGRESS,
     STALE_BROKER_EPOCH,
 )
-from wire.frames.types import TopicId, TopicPartition
+from wire.frames.types import TopicId, TopicPartition, per_topic
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class TargetOperations(TopicOperations):
                             for tp in partitions
                         ],
                     }
-                    for topic, partitions in _by_topic(targets).items()
+                    for topic, partitions in per_topic(sorted(targets)).items()
                 ],
             },
             timeout=timeout,
@@ -290,7 +290,7 @@ class TargetOperations(TopicOperations):
                 "election_type": election_type,
                 "topic_partitions": [
                     {"topic": topic, "partitions": [tp.partition for tp in tps]}
-                    for topic, tps in _by_topic(partitions).items()
+                    for topic, tps in per_topic(sorted(partitions)).items()
                 ],
                 "timeout_ms": int(timeout * 1000),
             },
@@ -331,10 +331,3 @@ class TargetOperations(TopicOperations):
             return self._broker_epoch()
         broker = self._metadata.image.brokers.get(broker_id)
         return -1 if broker is None else broker.epoch
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
-    grouped: dict[str, list[TopicPartition]] = {}
-    for tp in sorted(partitions):
-        grouped.setdefault(tp.topic, []).append(tp)
-    return grouped

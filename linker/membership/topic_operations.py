@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from linker.membership.controller_channel import ControllerChannel
@@ -198,21 +198,11 @@ class TopicOperations:
             max(0.001, deadline - time.monotonic()),
         )
 
-    async def set_topic_configs(
-        self,
-        name: str,
-        set: Mapping[str, str],  # noqa: A002  # Kafka's own word for the operation
-        delete: Iterable[str] = (),
-        *,
-        timeout: float = DEFAULT_TIMEOUT,
-    ) -> None:
-        """IncrementalAlterConfigs (KIP-339) of one topic; returns when the image has the new values."""
-        await self.set_configs_of_topics({name: {**set, **dict.fromkeys(delete)}}, timeout=timeout)
-
     async def set_configs_of_topics(
         self, configs: Mapping[str, Mapping[str, str | None]], *, timeout: float = DEFAULT_TIMEOUT
     ) -> None:
-        """IncrementalAlterConfigs of many topics, in one request; None deletes an override."""
+        """IncrementalAlterConfigs (KIP-339) of topics, in one request; None deletes an override. Returns when the image has
+        the new values."""
         deadline = time.monotonic() + timeout
         changed = {name: changes for name, changes in configs.items() if changes}
         if not changed:

@@ -25,7 +25,7 @@ from linker.promote.hand_over import HandOverRun
 from linker.promote.ports import PromotePorts, PromoteSettings, Report
 from linker.promote.source_fencing import prepare_source
 from wire.errors import LinkerError
-from wire.frames.types import TopicPartition
+from wire.frames.types import TopicPartition, per_topic
 
 logger = logging.getLogger(__name__)
 _MOST_WARNINGS = 20
@@ -359,11 +359,8 @@ def batches(
     may have, up to `most`."""
     result: list[list[TopicPartition]] = []
     room = most if first is None else min(first, most)
-    topics: dict[str, list[TopicPartition]] = {}
-    for tp in tps:
-        topics.setdefault(tp.topic, []).append(tp)
     current: list[TopicPartition] = []
-    for partitions in topics.values():
+    for partitions in per_topic(tps).values():
         if current and len(current) + len(partitions) > room:
             result.append(current)
             current = []

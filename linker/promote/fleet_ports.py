@@ -297,12 +297,7 @@ class FleetConfigs:
         self._target = target
 
     async def restore(self, topic: str, configs: Mapping[str, str | None], *, timeout: float) -> None:
-        await self._target.operations.set_topic_configs(
-            topic,
-            {name: value for name, value in configs.items() if value is not None},
-            [name for name, value in configs.items() if value is None],
-            timeout=timeout,
-        )
+        await self._target.operations.set_configs_of_topics({topic: configs}, timeout=timeout)
 
 
 def fleet_progress(

@@ -17,7 +17,7 @@ from linker.checks.preflight import TIMEOUT, seen_source_topics
 from linker.links.runtime import LinkRuntime
 from wire.errors import LinkerError, error_name
 from wire.frames.list_offsets import LATEST
-from wire.frames.types import TopicPartition
+from wire.frames.types import TopicPartition, per_topic
 
 _NAME = "after promotes"
 
@@ -51,9 +51,6 @@ async def look(runtime: LinkRuntime) -> list[Check]:
 
 def _never_mirrored(added: Mapping[TopicPartition, int]) -> list[Check]:
     """The lines about partitions that the mirror did not have: `added`, with their ends."""
-    topics: dict[str, list[TopicPartition]] = {}
-    for tp in sorted(added):
-        topics.setdefault(tp.topic, []).append(tp)
     return [
         Check(
             name=_NAME,
@@ -63,7 +60,7 @@ def _never_mirrored(added: Mapping[TopicPartition, int]) -> list[Check]:
             remedy="move whoever writes there, deny writes to the topic at the source, and bring the records over by hand: "
             "kafka-console-consumer.sh --partition P --from-beginning reads them",
         )
-        for topic, tps in topics.items()
+        for topic, tps in per_topic(sorted(added)).items()
     ]
 
 
@@ -106,9 +103,6 @@ def checks(ends: Mapping[TopicPartition, int], now: Mapping[TopicPartition, int]
     if not grown:
         rests = f"of {len(ends)} promoted partitions {len(now)} are still at the source, and nobody wrote there since"
         return [Check(name=_NAME, result=CheckResult.OK, detail=rests)]
-    topics: dict[str, list[TopicPartition]] = {}
-    for tp in grown:
-        topics.setdefault(tp.topic, []).append(tp)
     return [
         Check(
             name=_NAME,
@@ -119,5 +113,5 @@ def checks(ends: Mapping[TopicPartition, int], now: Mapping[TopicPartition, int]
             remedy="move whoever writes there, deny writes to the topic at the source, and bring the records over by hand: "
             "kafka-console-consumer.sh --partition P --offset N reads them",
         )
-        for topic, tps in topics.items()
+        for topic, tps in per_topic(grown).items()
     ]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
+from controller.judge.hand_over import find
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
 from wire.frames.error_codes import (
@@ -69,8 +70,7 @@ async def wait_known(
     led: dict[int, dict[TopicPartition, int]] = {}
     leaders: dict[TopicPartition, int] = {}
     for tp in tps:
-        topic = image.topics_by_name.get(tp.topic)
-        partition = None if topic is None else topic.partitions.get(tp.partition)
+        partition = find(image, tp)
         if partition is not None and partition.leader >= 0 and partition.leader not in link_brokers:
             led.setdefault(partition.leader, {})[tp] = partition.leader_epoch
             leaders[tp] = partition.leader
@@ -100,8 +100,7 @@ async def wait_named(
     """Until every real broker names to clients whoever the image says leads `tps`: another link broker, say."""
     leaders: dict[TopicPartition, int] = {}
     for tp in tps:
-        topic = image.topics_by_name.get(tp.topic)
-        partition = None if topic is None else topic.partitions.get(tp.partition)
+        partition = find(image, tp)
         if partition is not None and partition.leader >= 0:
             leaders[tp] = partition.leader
     real = [broker.id for broker in image.live_brokers(link_brokers)]

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from controller.judge.hand_over import find
 from controller.state import AbortedTransaction
 from linker.membership import TargetCluster
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
-from wire.frames.types import TopicPartition
+from wire.frames.types import TopicPartition, per_topic
 from wire.together import together, together_by_key
 
 _MARKERS_VERSION = 1  # v2 (KIP-1228) adds the transaction version, which only a coordinator can know
@@ -56,7 +57,12 @@ async def _ask(
 ) -> dict[TopicPartition, list[ProducerState]]:
     answer = await cluster.call(
         "describe_producers",
-        {"topics": [{"name": name, "partition_indexes": parts} for name, parts in _by_topic(tps).items()]},
+        {
+            "topics": [
+                {"name": topic, "partition_indexes": [tp.partition for tp in of_topic]}
+                for topic, of_topic in per_topic(tps).items()
+            ]
+        },
         node_id=leader,
         timeout=timeout,
     )
@@ -132,13 +138,6 @@ async def _mark(cluster: Cluster, leader: int, markers: list[dict[str, object]],
                     )
 
 
-def _by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for tp in tps:
-        topics.setdefault(tp.topic, []).append(tp.partition)
-    return topics
-
-
 class TargetTransactions:
     """linker.promote.failover.OpenTransactions"""
 
@@ -148,8 +147,7 @@ class TargetTransactions:
     def _leaders(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, int] = {}
         for tp in tps:
-            topic = self._target.image.topics_by_name.get(tp.topic)
-            partition = None if topic is None else topic.partitions.get(tp.partition)
+            partition = find(self._target.image, tp)
             if partition is None or partition.leader < 0:
                 raise LinkerError(f"{tp} has no leader at the target")
             found[tp] = partition.leader

@@ -18,8 +18,8 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from controller.access.acls import ANY, DENY, EVERYBODY, LITERAL, TOPIC, Acl, Resource
-from linker.access.cluster_access import acl_fields
-from linker.checks.preflight import ALTER, TIMEOUT, WRITE, PreflightFinding, allowed, cluster_operations
+from linker.access.cluster_access import AclRight, acl_fields
+from linker.checks.preflight import TIMEOUT, PreflightFinding, allowed, cluster_operations, lacks
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError, error_name
 from wire.frames.error_codes import CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED
@@ -49,7 +49,7 @@ class TopicAcl(NamedTuple):
 
 def fence_of(topic: str) -> TopicAcl:
     """The fence for a topic."""
-    return TopicAcl(_LITERAL, topic, EVERYBODY, ANY, WRITE, _DENY)
+    return TopicAcl(_LITERAL, topic, EVERYBODY, ANY, AclRight.WRITE, _DENY)
 
 
 def _fence(topic: str) -> Acl:
@@ -71,7 +71,7 @@ async def topic_acls(
             "pattern_type_filter": _LITERAL if fences else _ANY,
             "principal_filter": EVERYBODY if fences else None,
             "host_filter": ANY if fences else None,
-            "operation": WRITE if fences else _ANY,
+            "operation": AclRight.WRITE if fences else _ANY,
             "permission_type": _DENY if fences else _ANY,
         },
         node_id=node,
@@ -192,11 +192,11 @@ async def check_source_fence(
                 )
             ]
         if error.code == CLUSTER_AUTHORIZATION_FAILED:
-            return [_lacks(name, "DESCRIBE", "Describe")]
+            return [lacks(name, AclRight.DESCRIBE)]
         raise
     findings: list[PreflightFinding] = []
-    if not allowed(await cluster_operations(source), ALTER):
-        findings.append(_lacks(name, "ALTER", "Alter"))
+    if not allowed(await cluster_operations(source), AclRight.ALTER):
+        findings.append(lacks(name, AclRight.ALTER))
     for topic, partitions in sorted(topics.items()):
         others = [acl for acl in acls if acl.binds(topic) and acl != fence_of(topic)]
         if not others:
@@ -220,12 +220,3 @@ async def check_source_fence(
                 )
             )
     return findings
-
-
-def _lacks(name: str, operation: str, flag: str) -> PreflightFinding:
-    return PreflightFinding(
-        name,
-        True,
-        f"the link's principal lacks {operation} on Cluster at the source",
-        f"kafka-acls.sh --add --allow-principal 'User:<link>' --operation {flag} --cluster",
-    )

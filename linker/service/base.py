@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Any
 
-from admin.models import MirrorState, MirrorSummary, UnmirroredTopic
-from admin.service import IllegalState, LinkNotFound, MirrorNotFound, NotReady, OutcomeUnknown
+from admin.models import MirrorSummary, UnmirroredTopic
+from admin.service import (
+    IllegalState,
+    LinkNotFound,
+    MirrorNotFound,
+    NotReady,
+    OutcomeUnknown,
+    ServiceError,
+)
 from controller.decide.promotes import next_job
 from controller.decide.reverse import reverse_of
 from controller.errors import SourceClosed
@@ -158,9 +167,6 @@ class ServiceBase:
         return reverse if back and gone else runtime
 
     def _summary_fields(self, runtime: LinkRuntime, mirrors: list[MirrorSummary]) -> dict[str, Any]:
-        states: dict[MirrorState, int] = {}
-        for mirror in mirrors:
-            states[mirror.state] = states.get(mirror.state, 0) + 1
         return {
             "name": runtime.name,
             "state": view.link_state(runtime, mirrors),
@@ -168,7 +174,7 @@ class ServiceBase:
             "source_cluster_id": runtime.link.source_cluster_id,
             "bootstrap_servers": runtime.link.properties.get("bootstrap.servers", ""),
             "mirrors": len(mirrors),
-            "mirror_states": states,
+            "mirror_states": Counter(mirror.state for mirror in mirrors),
             "not_mirrored": [
                 UnmirroredTopic(topic=runtime.source.topic_names.there(topic), reason=why)
                 for topic, why in sorted(runtime.topics.not_mirrored.items())
@@ -190,16 +196,24 @@ class ServiceBase:
                     from_target(self._image, mirror),
                 ),
             )
-            for mirror in self._image.link_mirrors(link)
+            for mirror in self._image.open_mirrors(link)
             if (topics is None or mirror.topic in topics)
             and (found := image.topics_by_name.get(mirror.topic)) is not None
             and found.id == mirror.topic_id
-            and any(state.phase not in ENDED for state in self._image.topic_partitions(link, mirror.topic))
         ]
 
     def _brokers(self, runtime: LinkRuntime) -> list[ReplicaBroker]:
         """The real brokers of the cluster that the link's mirrors lie in."""
         return real_brokers(runtime.target, runtime.link_brokers())
+
+
+@contextlib.contextmanager
+def shown_as(kind: type[ServiceError], *errors: type[LinkerError]) -> Iterator[None]:
+    """Errors whose text is the answer: what was asked for is refused."""
+    try:
+        yield
+    except errors as error:
+        raise kind(str(error)) from error
 
 
 async def source_away(runtime: LinkRuntime) -> str | None:

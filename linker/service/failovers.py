@@ -30,11 +30,7 @@ class Failovers(ServiceBase):
             for topic in request.topics:
                 self._mirror_here(link, topic)
             return list(request.topics)
-        return [
-            mirror.topic
-            for mirror in self._image.link_mirrors(link)
-            if any(s.phase not in ENDED for s in self._image.topic_partitions(link, mirror.topic))
-        ]
+        return [mirror.topic for mirror in self._image.open_mirrors(link)]
 
     async def plan_failover(self, link: str, request: FailoverRequest) -> FailoverPlan:
         """The offsets of each partition that would be taken over, and those that would not, as the replicas stand now."""

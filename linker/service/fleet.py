@@ -15,6 +15,7 @@ from fleet.fleet_controller import FleetController
 from linker.fleet.departures import others_to_lead
 from linker.links import job_status
 from linker.membership import StillHosting
+from linker.service.base import shown_as
 from linker.service.sidecars import SidecarViews
 
 _LEAVE_TIMEOUT = 30.0
@@ -142,14 +143,12 @@ class FleetService(SidecarViews):
             Action(action="unregister broker", resource=str(sidecar_id), detail="from the target cluster"),
             Action(action="stop", resource=f"sidecar {sidecar_id}"),
         ]
-        try:
+        with shown_as(IllegalState, StillHosting):
             if dry_run:
                 for broker in (self._sidecar.broker, *self._sidecar.joined.values()):
                     broker.check_may_leave()
             else:
                 await self._sidecar.leave(_LEAVE_TIMEOUT)
-        except StillHosting as error:
-            raise IllegalState(str(error)) from error
         return ChangeResult(dry_run=dry_run, actions=actions)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -187,10 +188,7 @@ def _partitions(group: MirrorGroup, run: GroupRun | None) -> list[GroupPartition
 
 def groups_status(groups: Sequence[MirrorGroup], manager: GroupManager | None) -> GroupsStatus:
     """All groups of a link."""
-    states: dict[GroupState, int] = {}
-    for group in groups:
-        state = GroupState(group.phase.value)
-        states[state] = states.get(state, 0) + 1
+    states = Counter(GroupState(group.phase.value) for group in groups)
     if manager is not None and (excluded := manager.excluded_readers()):
         states[GroupState.EXCLUDED] = len(excluded)
     runs = {} if manager is None else manager.runs

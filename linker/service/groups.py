@@ -24,7 +24,7 @@ from groups.group_reader import GroupReader
 from groups.manager import GroupManager
 from groups.views import GroupView
 from linker.links.runtime import LinkRuntime
-from linker.service.base import ServiceBase
+from linker.service.base import ServiceBase, shown_as
 from linker.service.group_status import group_description, group_summaries
 from wire.errors import LinkerError
 from wire.shown_id import shown_id
@@ -122,15 +122,13 @@ class Groups(ServiceBase):
             )
             if not chosen:
                 raise IllegalState(f"link {link} has no promoted group")
-            try:
+            with shown_as(IllegalState, refused.Refused):
                 names = await self._sidecar.controller.decide(
                     lambda image: groups.begin_demote(
                         image, link, chosen, timeout_ms=request.timeout_ms, now=now
                     ),
                     dry_run,
                 )
-            except refused.Refused as error:
-                raise IllegalState(str(error)) from error
         return ChangeResult(
             dry_run=dry_run,
             actions=[

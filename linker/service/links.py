@@ -32,7 +32,7 @@ from linker.links.source import source_cluster
 from linker.links.source_ids import SourceIds, one_producer_id
 from linker.links.traffic import traffic
 from linker.manual_steps import undo_source_fence
-from linker.service.base import ServiceBase, still_closed
+from linker.service.base import ServiceBase, shown_as, still_closed
 from linker.service.source_joins import refuse_join, refuse_leaving, refuse_options, wait_left
 from wire.client.cluster import Cluster
 from wire.client.properties import PropertyError, check_client_properties
@@ -46,15 +46,13 @@ def _check(properties: Mapping[str, str], secrets: LinkSecrets) -> None:
     First as they are given, because these may be quoted in errors, and because addresses and protocols must not be
     references. Then resolved, only to see that every reference leads somewhere.
     """
-    try:
+    with shown_as(InvalidRequest, PropertyError, SecretError):
         check_client_properties(properties)
         secrets.check(properties)
         refuse_literal_secrets(properties)
         resolved = secrets.resolve(properties)
         with hiding_values(properties):
             check_client_properties(resolved)
-    except (PropertyError, SecretError) as error:
-        raise InvalidRequest(str(error)) from error
 
 
 class LinkChanges(ServiceBase):

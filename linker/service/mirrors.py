@@ -32,7 +32,7 @@ from linker.links.reads import clients_left, held_readers
 from linker.links.runtime import LinkRuntime
 from linker.links.topic_options import topic_patterns, topic_settings
 from linker.manual_steps import undo_source_fence
-from linker.service.base import ServiceBase, source_away, still_closed
+from linker.service.base import ServiceBase, shown_as, source_away, still_closed
 from wire.errors import LinkerError
 from wire.frames.types import topic_id_str
 from wire.metadata.image import TopicImage
@@ -58,14 +58,12 @@ class MirrorChanges(ServiceBase):
                     "them: mirror one, nothing was made"
                 )
             wanted = Wanted(request.start, request.replication_factor, tuple(request.configs_from_target))
-            try:
+            with shown_as(PreflightFailed, preflight.PreflightError):
                 if request.include:
                     rules = topic_patterns(request.include, request.exclude)
                     planned = await runtime.topics.examine(rules, wanted)
                 else:
                     planned = await new.plan(topics, wanted)
-            except preflight.PreflightError as error:
-                raise PreflightFailed(str(error)) from error
             if planned.missing:
                 raise SourceTopicNotFound([names.there(topic) for topic in planned.missing])
             if not dry_run:
@@ -144,10 +142,8 @@ class MirrorChanges(ServiceBase):
             raise IllegalState(f"topic {topic} has no FAILED partition")
         self._refuse_while_running(link, topic)
         topics, missing, findings = await preflight.read_source_topics(runtime.source, [topic])
-        try:
+        with shown_as(PreflightFailed, preflight.PreflightError):
             preflight.refuse(findings)
-        except preflight.PreflightError as error:
-            raise PreflightFailed(str(error)) from error
         if missing:
             raise SourceTopicNotFound([mirror.source_topic])
         there = topics[topic]
@@ -202,10 +198,8 @@ class MirrorChanges(ServiceBase):
 
     def _refuse_while_running(self, link: str, topic: str) -> None:
         """A failover takes FAILED mirrors too, and a mirror that begins again has nothing to take over."""
-        try:
+        with shown_as(IllegalState, refused.Refused):
             refuse_while_running(self._image, link, topic)
-        except refused.Refused as error:
-            raise IllegalState(str(error)) from error
 
     async def _set_paused(self, link: str, topic: str, paused: bool, dry_run: bool) -> ChangeResult:
         # Checked and done under one lock, as a delete is: a promote that began in between would find its topic paused.
@@ -223,10 +217,8 @@ class MirrorChanges(ServiceBase):
                     "describe for the reason; mirror resume --restart begins again, without what the source has lost"
                 )
             controller = self._sidecar.controller
-            try:
+            with shown_as(IllegalState, refused.Refused):
                 await (controller.pause if paused else controller.resume)(link, topic, dry_run=dry_run)
-            except refused.Refused as error:
-                raise IllegalState(str(error)) from error
             if not dry_run:
                 (runtime.fetcher.pause if paused else runtime.fetcher.resume)(tps)
                 if not paused:

@@ -276,12 +276,7 @@ class PromotePlans(Validations):
                 self._mirror(link, topic)
             return list(request.topics)
         own = self._runtime(link).heartbeats.topic
-        return [
-            mirror.topic
-            for mirror in self._image.link_mirrors(link)
-            if mirror.topic != own
-            and any(state.phase not in ENDED for state in self._image.topic_partitions(link, mirror.topic))
-        ]
+        return [mirror.topic for mirror in self._image.open_mirrors(link) if mirror.topic != own]
 
 
 def heartbeats_stay(runtime: LinkRuntime, topics: Sequence[str]) -> str | None:

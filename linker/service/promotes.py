@@ -16,7 +16,7 @@ from linker.checks import preflight
 from linker.links import job_status
 from linker.links.runtime import LinkRuntime
 from linker.promote.ports import PromoteSettings
-from linker.service.base import source_away
+from linker.service.base import shown_as, source_away
 from linker.service.promote_plans import PromotePlans, heartbeats_stay
 from linker.validation.needs import missing_parts
 from wire.errors import LinkerError
@@ -61,15 +61,13 @@ class Promotes(PromotePlans):
             raise PreflightFailed(
                 f"{missing}; or promote with --validation=warn or skip, which prove nothing before the hand-over"
             )
-        try:
+        with shown_as(PreflightFailed, preflight.PreflightError):
             preflight.refuse(await preflight.check_mirror_rights(runtime.target, topics))
             warnings = await self._follow_configs(runtime, topics)
             if request.options.fence_source:
                 preflight.refuse(await self._source_fence(runtime, topics))
             # Checked last: a job that ran until now may have left some.
             preflight.refuse(self._still_closed(runtime, topics))
-        except preflight.PreflightError as error:
-            raise PreflightFailed(str(error)) from error
         options = request.options
         settings = PromoteSettings(
             max_lag=options.max_lag,
@@ -84,7 +82,7 @@ class Promotes(PromotePlans):
         controller = self._sidecar.controller
         if request.all:
             warnings += await runtime.came.lines(topics, wall_clock_ms())
-        try:
+        with shown_as(IllegalState, refused.Refused):
             job = await self._write_down(
                 runtime,
                 lambda: controller.begin_promote(
@@ -99,8 +97,6 @@ class Promotes(PromotePlans):
                 settings,
                 "promote",
             )
-        except refused.Refused as error:
-            raise IllegalState(str(error)) from error
         return job_status.promote_job(runtime, job)
 
     async def _follow_configs(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[str]:

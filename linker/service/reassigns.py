@@ -17,7 +17,7 @@ from linker.links.runtime import LinkRuntime
 from linker.service.base import ServiceBase
 from validator.evidence.text import size
 from wire.errors import LinkerError
-from wire.frames.types import TopicPartition
+from wire.frames.types import TopicPartition, per_topic
 from wire.together import together_by_key
 
 
@@ -116,11 +116,11 @@ async def _sizes(
             holders.setdefault(there[0], []).append(tp)
 
     async def ask(broker: int, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-        topics: dict[str, list[int]] = {}
-        for tp in tps:
-            topics.setdefault(tp.topic, []).append(tp.partition)
         fields: dict[str, Any] = {
-            "topics": [{"topic": name, "partitions": parts} for name, parts in topics.items()]
+            "topics": [
+                {"topic": topic, "partitions": [tp.partition for tp in of_topic]}
+                for topic, of_topic in per_topic(tps).items()
+            ]
         }
         try:
             answer = await runtime.target.cluster.call(

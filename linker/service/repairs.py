@@ -8,7 +8,7 @@ from controller.phases import Phase
 from linker.links import forks
 from linker.links.leaderless import stranded
 from linker.links.topic_shape import led_by_others
-from linker.service.base import ServiceBase
+from linker.service.base import ServiceBase, shown_as
 from wire.errors import LinkerError
 
 
@@ -52,10 +52,8 @@ class MirrorRepairs(ServiceBase):
             )
         if not dry_run:
             async with self._changing:
-                try:
+                with shown_as(IllegalState, LinkerError):
                     await runtime.bring_up.lead_again(topic, unsure_too=drop_target_records)
-                except LinkerError as error:
-                    raise IllegalState(str(error)) from error
         return ChangeResult(
             dry_run=dry_run,
             actions=[

@@ -9,14 +9,15 @@ from collections.abc import Callable, Sequence
 
 from admin.models import RestorePartition, RestorePlan, RestoreRequest, RestoreState
 from admin.service import IllegalState, ServiceError
-from controller.cluster_view import PartitionView
 from controller.decide import restores as decide
 from controller.decide.reverse import reverse_name
 from controller.errors import ControllerError, Refused
 from controller.image import ControllerImage
+from controller.judge.hand_over import find
 from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic, Record
 from linker.links.runtime import LinkRuntime
+from linker.service.base import shown_as
 from linker.service.switches import Switches
 from linker.switch.log_tail import LogTails
 from wire.errors import LinkerError
@@ -198,8 +199,7 @@ class RestoreRequests(Switches):
             )
         member = self._sidecar.joined.get(runtime.name)
         if member is not None:
-            found = member.membership.image.topics_by_name.get(tp.topic)
-            known: PartitionView | None = None if found is None else found.partitions.get(tp.partition)
+            known = find(member.membership.image, tp)
             if known is not None:
                 missing = set(known.replicas) - set(known.isr) - member.link_brokers()
                 if missing:
@@ -233,10 +233,8 @@ class RestoreRequests(Switches):
         return plan
 
     async def _write(self, decide_: Callable[[ControllerImage], list[Record]]) -> None:
-        try:
+        with shown_as(IllegalState, ControllerError):
             await self._sidecar.controller.decide(lambda image: (decide_(image), None))
-        except ControllerError as error:
-            raise IllegalState(str(error)) from error
 
 
 def _restoring(runtime: LinkRuntime, state: MirrorPartition) -> RestorePartition:

@@ -19,6 +19,7 @@ from admin.models import (
     WaitingCommand,
 )
 from admin.service import NoLinkController, SidecarNotFound
+from controller.judge.hand_over import find
 from controller.state import JobStatus, PromoteJob
 from fleet.fleet_controller import FleetController
 from fleet.link_controller import wall_clock_ms
@@ -175,8 +176,7 @@ class SidecarViews(ServiceBase):
         return sorted(found, key=lambda one: (one.reason is None, not one.leads, one.topic, one.partition))
 
     def _alone_in_isr(self, tp: TopicPartition, broker_id: int) -> bool:
-        topic = self._sidecar.target.image.topics_by_name.get(tp.topic)
-        partition = None if topic is None else topic.partitions.get(tp.partition)
+        partition = find(self._sidecar.target.image, tp)
         return partition is not None and tuple(partition.isr) == (broker_id,)
 
     def _fleet_status(self) -> FleetStatus | None:

@@ -27,6 +27,7 @@ from linker.joined_sources import joins_source
 from linker.links.runtime import LinkRuntime
 from linker.promote.driver import cut
 from linker.promote.ports import PromoteSettings
+from linker.service.base import shown_as
 from linker.service.promotes import Promotes
 from wire.errors import LinkerError
 
@@ -47,11 +48,9 @@ class Switches(Promotes):
             controller = self._sidecar.controller
             if not request.off and not dry_run:
                 await self._ensure_reverse(link)
-            try:
+            with shown_as(IllegalState, ControllerError):
                 for name, topics in chosen.items():
                     await controller.set_sync(name, topics, not request.off, dry_run=dry_run)
-            except ControllerError as error:
-                raise IllegalState(str(error)) from error
         return ChangeResult(
             dry_run=dry_run,
             actions=[

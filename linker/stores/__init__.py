@@ -27,7 +27,6 @@ class StoreMoved(StoreError):
             f"the state in {place} was moved to {to}: let the section store name that one; or, to go on with "
             f"the old state as it was then, run: linker store reopen {place}"
         )
-        self.to = to
 
 
 class CopyUnfinished(StoreError):

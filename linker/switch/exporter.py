@@ -271,8 +271,7 @@ class Exporter:
             await self._write(part, found)
 
     def _partition(self, part: _Part) -> PartitionImage:
-        found = self._member.membership.image.topics_by_id.get(part.topic_id)
-        partition = None if found is None else found.partitions.get(part.tp.partition)
+        partition = self._member.membership.image.partition(part.topic_id, part.tp.partition)
         if partition is None:
             raise LinkerError(f"{part.tp} is gone")
         return partition

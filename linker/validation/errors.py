@@ -17,7 +17,6 @@ class ValidatorError(LinkerError):
     ) -> None:
         where = " ".join(part for part in (None if side is None else f"the {side}", address) if part)
         super().__init__(f"{where}: {reason}" if where and where not in reason else reason)
-        self.side = side
         self.hopeless = hopeless
 
 

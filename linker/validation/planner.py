@@ -140,7 +140,6 @@ def plan(
         if not replicas:
             continue
         epochs[tp] = state.session_epoch
-        rule = rules.get(tp.topic, TopicRules())
         found.append(
             m.PartitionPlan(
                 topic=tp.topic,
@@ -150,13 +149,7 @@ def plan(
                 source_partitions=mirror.partitions,
                 start=state.start_offset or 0,
                 end=end,
-                compacted=rule.compacted,
-                min_compaction_lag_ms=rule.min_compaction_lag_ms,
-                delete_retention_ms=rule.delete_retention_ms,
-                segment_bytes=rule.segment_bytes,
-                segment_ms=rule.segment_ms,
-                retention_ms=rule.retention_ms,
-                retention_bytes=rule.retention_bytes,
+                **asdict(rules.get(tp.topic, TopicRules())),
                 replicas=tuple(replicas),
             )
         )

@@ -70,9 +70,12 @@ class Rig:
         )
         return cls(controller)
 
-    async def set_topic_configs(self, name: str, set_: Any, delete: Any, *, timeout: float) -> None:
+    async def set_configs_of_topics(self, configs: Any, *, timeout: float) -> None:
         if self.refuses is not None:
             raise self.refuses
+        (changes,) = configs.values()
+        set_ = {name: value for name, value in changes.items() if value is not None}
+        delete = [name for name, value in changes.items() if value is None]
         self.asked.append((dict(set_), list(delete)))
         self.overrides.update(set_)
         for one in delete:

@@ -104,9 +104,9 @@ async def test_another_topic_of_that_name_is_not_deleted(quorum: FakeQuorum, mem
 
 async def test_configs_are_set_and_deleted(member: TargetCluster) -> None:
     await create_mirror_topic(member.operations, "t", {0: [900]}, {"a": "1"})
-    await member.operations.set_topic_configs("t", {"b": "2"}, ["a"])
+    await member.operations.set_configs_of_topics({"t": {"b": "2", "a": None}})
     assert member.image.configs[TOPIC_RESOURCE, "t"] == {"b": "2"}
-    await member.operations.set_topic_configs("t", {}, [])
+    await member.operations.set_configs_of_topics({"t": {}})
 
 
 # --- replicas -----------------------------------------------------------------------------------------------

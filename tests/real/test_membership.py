@@ -187,8 +187,8 @@ async def test_from_joining_to_leaving(
     partitions = target.image.topics_by_name[topic].partitions.values()
     assert sorted(p.leader for p in partitions) == [1, 2, 3]
     assert all(900 not in p.replicas and not p.adding and not p.removing for p in partitions)
-    await target.operations.set_topic_configs(
-        topic, {"retention.ms": "1"}, ["unclean.leader.election.enable"]
+    await target.operations.set_configs_of_topics(
+        {topic: {"retention.ms": "1", "unclean.leader.election.enable": None}}
     )
     async with asyncio.timeout(10):  # a broker that is asked may hear of it a little later
         while (
@@ -293,7 +293,7 @@ async def test_quorum_of_three_with_snapshots(
     topic = unique_topic("mirror")
     tps = await mirror(target, topic, [1, 2], partitions=4)
     for number in range(40):
-        await target.operations.set_topic_configs(topic, {"retention.ms": str(10**9 + number)})
+        await target.operations.set_configs_of_topics({topic: {"retention.ms": str(10**9 + number)}})
     log_dir = kafka.controllers[0].data / "__cluster_metadata-0"
     await eventually(lambda: not (log_dir / "00000000000000000000.log").exists(), 60)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import uuid
+from collections.abc import Iterable
 from typing import NamedTuple
 
 Buffer = bytes | bytearray | memoryview
@@ -24,6 +25,14 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def per_topic(tps: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    """The partitions of each topic, as they come."""
+    topics: dict[str, list[TopicPartition]] = {}
+    for tp in tps:
+        topics.setdefault(tp.topic, []).append(tp)
+    return topics
 
 
 class Node(NamedTuple):
