@@ -13,7 +13,6 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from lab.bench.cluster import BenchCluster, BenchError
@@ -105,14 +104,12 @@ class MirrorMaker(ChildProcess):
             while not STARTED.search(self._log_since_start()):
                 await self._nap("starting", deadline, START_TIMEOUT)
         except BaseException:
-            await self.__aexit__(None, None, None)
+            await self.__aexit__()
             raise
         self.pause()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         if self.running:
             await self.kill()
 

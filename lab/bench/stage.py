@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from admin.client import AdminError
@@ -80,10 +79,8 @@ class Source:
         await self.cluster.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.cluster.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: object) -> None:
+        await self.cluster.__aexit__(*error)
         discard_data(self.cluster)
 
 
