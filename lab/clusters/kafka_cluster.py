@@ -60,9 +60,8 @@ class KafkaClusterSpec:
     # protocol (ssl.*, sasl.*, listener.name.*) are given in `properties`.
     listeners: Mapping[str, str] = field(default_factory=lambda: {"PLAINTEXT": "PLAINTEXT"})
     controller_protocol: str = "PLAINTEXT"
-    metadata_version: str | None = (
-        None  # of `format --release-version`; None is the newest that the version has
-    )
+    # Of `format --release-version`; None is the newest that the version has.
+    metadata_version: str | None = None
     features: Mapping[str, int] = field(default_factory=dict)
     format_arguments: Sequence[str] = ()  # further ones for `kafka-storage format`, e.g. --add-scram
     cluster_id: str | None = None
