@@ -282,7 +282,7 @@ def test_a_transaction_shows_at_its_end_or_not_at_all() -> None:
         assert image.replay(item) == frozenset()
     assert state(image) == state(replayed(TOPIC, PARTITION))
     image.replay(begin)
-    image.reset()
+    image.adopt(ClusterImage())
     assert not image.in_transaction
     assert (image.offset, image.epoch) == (-1, -1)
 
