@@ -12,7 +12,7 @@ from controller.judge.alignment import ReplicaPosition
 from controller.phases import Phase
 from controller.state import JobStatus
 from fleet.link_controller import LinkController
-from fleet.stores import StoreError
+from fleet.stores.base import StoreError
 from linker.promote.driver import PromoteDriver
 from linker.promote.ports import PromoteProgress, PromoteSettings
 from tests.controller.promote_kit import promote, returned

@@ -11,15 +11,9 @@ from hypothesis import strategies as st
 from tests.fakes.metadata_records import encode_batch, encode_record, leader_change, snapshot_bytes
 from wire.errors import MalformedFrame, UnsupportedApi
 from wire.frames.batch import iter_batch_headers
-from wire.metadata import (
-    ClusterImage,
-    Endpoint,
-    MetadataRecord,
-    PartitionImage,
-    load_snapshot,
-    replay_batches,
-)
-from wire.metadata.decode import decode_metadata_value
+from wire.metadata.decode import MetadataRecord, decode_metadata_value
+from wire.metadata.image import ClusterImage, Endpoint, PartitionImage
+from wire.metadata.replay import load_snapshot, replay_batches
 
 T1, T2 = b"1" * 16, b"2" * 16
 A, B = b"a" * 16, b"b" * 16
