@@ -71,6 +71,17 @@ class Source:
             self._filled[topic] = await fill(self.cluster.connected, topic, partitions, total_bytes, batch)
         return self._filled[topic]
 
+    @asynccontextmanager
+    async def topic(self, name: str, partitions: int) -> AsyncIterator[None]:
+        """A topic on broker 1. Its files are gone with the block: the cases that follow have the disk, and nobody beside
+        them takes them away."""
+        await self.cluster.create_topic(name, [[1]] * partitions)
+        try:
+            yield
+        finally:
+            await self.cluster.delete_topic(name)
+            await self.cluster.wait_gone(name, 1)
+
     async def renew(self, brokers: Sequence[int]) -> None:
         """Restart brokers that will follow: a target's are new in each case, and a JVM gets faster with every round."""
         await asyncio.gather(*(self.cluster.nodes[broker].restart() for broker in brokers))
