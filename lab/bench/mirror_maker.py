@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from lab.bench.cluster import BenchCluster, BenchError
+from lab.bench.cluster import BenchCluster, BenchError, nap
 from lab.bench.growth import GrowthWatch
 from lab.bench.page_cache import give_back
 from lab.bench.perf_tools import MAVEN_TIMEOUT
@@ -151,9 +151,7 @@ class MirrorMaker(ChildProcess):
         deadline = time.monotonic() + END_TIMEOUT
         ends = await log_ends(self._source.connected, topic)
         while (found := await log_ends(self._target.connected, copy)) != ends:
-            if time.monotonic() > deadline:
-                raise BenchError(f"MirrorMaker 2 has copied {found} of {ends} records of {topic}")
-            await asyncio.sleep(0.1)
+            await nap(deadline, f"MirrorMaker 2 has copied {found} of {ends} records of {topic}", 0.1)
 
 
 async def log_ends(cluster: Cluster, topic: str) -> list[int]:

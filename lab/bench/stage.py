@@ -26,7 +26,7 @@ from admin.models import (
     SyncState,
     UpdateLinkRequest,
 )
-from lab.bench.cluster import CALL_TIMEOUT, POLL, BenchCluster, BenchError, discard_data
+from lab.bench.cluster import CALL_TIMEOUT, POLL, BenchCluster, BenchError, discard_data, nap
 from lab.bench.load import build_batch, fill
 from lab.clusters.sidecar_process import SidecarProcess, SidecarSpec
 
@@ -147,9 +147,7 @@ class Stage:
             except BenchError:  # the sidecar is yet to be a broker of the source
                 if asked or time.monotonic() > deadline:
                     raise
-            if time.monotonic() > deadline:
-                raise BenchError(f"{topic} is not in sync after {SYNC_TIMEOUT:.0f} s")
-            await asyncio.sleep(5 * POLL)
+            await nap(deadline, f"{topic} is not in sync after {SYNC_TIMEOUT:.0f} s", 5 * POLL)
 
     async def delete_mirror(self, topic: str) -> None:
         """With its copies, until they are gone from every disk."""
@@ -181,9 +179,7 @@ class Stage:
             done = {one.topic for one in mirrors if one.state is MirrorState.ACTIVE and one.lag == 0}
             if wanted <= done:
                 return
-            if time.monotonic() > deadline:
-                raise BenchError(f"{len(wanted - done)} mirrors are not active after {timeout:.0f} s")
-            await asyncio.sleep(pause)
+            await nap(deadline, f"{len(wanted - done)} mirrors are not active after {timeout:.0f} s", pause)
 
     async def wait_active(self, topic: str) -> None:
         """Until the mirror is ACTIVE without lag: for as long as the lag goes down now and then."""
