@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from lab.bench.cluster import BenchCluster, BenchError, nap
+from lab.bench.cluster import BenchCluster, nap
 from lab.bench.growth import GrowthWatch
 from lab.bench.page_cache import give_back
-from lab.bench.perf_tools import MAVEN_TIMEOUT
 from lab.clusters.child_process import ChildProcess
 from lab.clusters.kafka_jars import (
     DEFAULT_VERSION,
-    SLF4J_VERSION,
     KafkaDistribution,
     default_cache,
     ensure_distribution,
-    run_to_end,
+    fetch_jars,
 )
 from wire.client.cluster import Cluster
 from wire.frames.types import TopicPartition
@@ -41,16 +38,6 @@ NEARLY_ALL = 0.99
 RENAMED = "source."  # what MirrorMaker's default policy puts before a topic's name
 PARTITIONS = 4
 
-POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>kafka-linker</groupId><artifactId>mirror-maker</artifactId><version>{version}</version>
-  <dependencies>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>connect-mirror</artifactId><version>{version}</version></dependency>
-    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>{slf4j}</version></dependency>
-  </dependencies>
-</project>
-"""
-
 
 async def mirror_maker_distribution(say: Callable[[str], None]) -> KafkaDistribution:
     """Its jars, by Maven when it is asked for the first time; they are more than a broker's."""
@@ -59,16 +46,8 @@ async def mirror_maker_distribution(say: Callable[[str], None]) -> KafkaDistribu
     found = KafkaDistribution(DEFAULT_VERSION, home, broker.java, broker.java_build)
     if (home / "complete").exists():
         return found
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise BenchError("mvn was not found: it is needed once, to fetch MirrorMaker 2")
     say(f"fetching MirrorMaker {DEFAULT_VERSION} by Maven into {home}")
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True)
-    pom = home / "pom.xml"
-    pom.write_text(POM.format(version=DEFAULT_VERSION, slf4j=SLF4J_VERSION))
-    command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime"]
-    await run_to_end([*command, f"-DoutputDirectory={home / 'libs'}"], MAVEN_TIMEOUT, "fetching MirrorMaker")
+    await fetch_jars("connect-mirror", DEFAULT_VERSION, home)
     (home / "complete").touch()
     return found
 
