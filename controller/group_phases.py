@@ -26,9 +26,8 @@ class GroupPhase(StrEnum):
     FINAL_SYNC = "FINAL_SYNC"  # the source's last offsets are brought over and compared
     OPENING = "OPENING"
     PROMOTED = "PROMOTED"  # it runs on the target; nothing here touches it any more
-    DEMOTING = (
-        "DEMOTING"  # waits until it is empty on the target, gates it, returns its offsets to the source
-    )
+    # Waits until it is empty on the target, gates it, returns its offsets to the source.
+    DEMOTING = "DEMOTING"
     DEMOTED = "DEMOTED"  # its offsets are at the source again
     REFUSED = "REFUSED"  # it cannot be gated, with the reason
     FAILED = "FAILED"  # its gate opened by itself and clients are in it

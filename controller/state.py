@@ -148,9 +148,8 @@ class Failover:
 
     before: Phase  # where it returns to if the failover is abandoned
     source_end: int | None = None  # the source's high watermark as it was seen last; None: not known
-    acked_end: int | None = (
-        None  # of the newest forwarded write that the source acknowledged; None: not known
-    )
+    # Of the newest forwarded write that the source acknowledged; None: not known.
+    acked_end: int | None = None
     # Where the target takes over: every replica stops there, and this one had everything below. None: not chosen yet
     end: int | None = None
     replica: int = -1

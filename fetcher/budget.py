@@ -28,10 +28,6 @@ class MemoryBudget:
         self.peak = 0
         self._waiters: dict[Callable[[], None], None] = {}
 
-    @property
-    def available(self) -> int:
-        return max(self.limit - self.used, 0)
-
     def try_reserve(self, size: int) -> bool:
         """Take `size` bytes if they are free. A reservation above the whole limit passes only on an empty
         budget.

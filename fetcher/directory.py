@@ -5,7 +5,7 @@ Several links share one directory, because the target cluster has one name space
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from fetcher.partition_copy import PartitionCopy
 from wire.errors import LinkerError
@@ -49,7 +49,3 @@ class MirrorDirectory:
         key = (mirror.spec.topic_id, mirror.spec.partition)
         if self._by_id.get(key) is mirror:
             del self._by_id[key]
-
-    def of(self, tps: Iterable[TopicPartition]) -> list[PartitionCopy]:
-        """Those of the partitions that are mirrored here."""
-        return [mirror for tp in tps if (mirror := self._by_name.get(tp)) is not None]

@@ -48,10 +48,6 @@ class SourceSession:
     def in_flight(self) -> bool:
         return self._in_flight
 
-    @property
-    def session_id(self) -> int:
-        return self._session_id
-
     def __len__(self) -> int:
         """Partitions the next request asks for."""
         fresh = sum(1 for key in self._changed if key not in self._held)

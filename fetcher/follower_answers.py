@@ -315,7 +315,5 @@ class FollowerAnswers:
             return
         partition.high_watermark_sent = result.high_watermark
         partition.log_start_sent = result.log_start_offset
-        if partition.progress is not None:
-            partition.progress.high_watermark_sent = result.high_watermark
         if partition.mirror is not None:
             partition.mirror.bytes_served += result.size

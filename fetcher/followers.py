@@ -102,8 +102,6 @@ class FollowerServer:
         """ends: asks the target's brokers where their logs begin and end. switching: whether a switch is about to make a
         partition ours."""
         self.sessions = SessionCache(_SESSIONS)
-        self._directory = directory
-        self._image = image
         self._doubts = None if ends is None else Doubts(ends)
         self._answers = FollowerAnswers(directory, image, broker_id, self._doubts, switching)
         self._offsets = FollowerOffsets(self._answers)

@@ -215,9 +215,8 @@ class InSyncFollower:
         copy = self._link.partitions.get(tp)
         if copy is not followed.copy:
             if followed.copy is not None and followed.end is not None and followed.told < followed.end:
-                followed.end = (
-                    None  # nobody was told of it, and what the replicas lack of it went with the copy
-                )
+                # Nobody was told of it, and what the replicas lack of it went with the copy.
+                followed.end = None
             followed.copy, followed.cursor, followed.told = copy, None, -1
             if copy is not None and followed.end is not None:
                 copy.fetch_until = followed.end

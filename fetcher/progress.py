@@ -76,7 +76,6 @@ class FollowerProgress:
         "copied_to",
         "cursor",
         "fetch_offset",
-        "high_watermark_sent",
         "last_fetch",
         "log",
         "log_start_offset",
@@ -105,7 +104,6 @@ class FollowerProgress:
         self.last_fetch = 0.0
         #: Last time its fetch offset was at the high watermark.
         self.caught_up_monotonic = 0.0
-        self.high_watermark_sent = UNKNOWN_OFFSET
         self.cursor: Cursor[Any] | None = None
         self.session: FollowerSession | None = None
 

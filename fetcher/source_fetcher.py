@@ -60,7 +60,6 @@ class SourceFetcher:
         """`replica`: the broker id and epoch in the source's cluster to fetch with as a replica, if they are known."""
         self.node = node
         self.slot = slot
-        self.connected = False
         self.requests = 0
         self._owner = owner
         self._budget = budget
@@ -192,13 +191,11 @@ class SourceFetcher:
 
     def _connected(self, connection: Connection, version: int) -> None:
         self._connection, self._version = connection, version
-        self.connected = True
         self._asked.begin(version)
         self._next_send.soon()
 
     def _disconnected(self) -> None:
         self._connection = None
-        self.connected = False
         self._deadline = None
         self._budget.forget_waiter(self._next_send.soon)
         self._reserved.give_back()

@@ -34,9 +34,8 @@ from wire.task_group import TaskGroup
 log = logging.getLogger(__name__)
 
 _KEPT_RENEWALS = 256
-_MARKS_A_SECOND = (
-    500  # of thousands of idle copies: looking at them all every second would be most of the work
-)
+# Of thousands of idle copies: looking at them all every second would be most of the work.
+_MARKS_A_SECOND = 500
 _LOCAL_AGAIN = 10  # reports, until one has said again of each copy that nothing happened to it
 #: Errors of the link controller for a change that it did not write, by name.
 _ANSWERS: dict[str, type[ControllerError]] = {

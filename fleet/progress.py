@@ -62,28 +62,6 @@ class CopyReport:
     def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
-    @property
-    def substance(self) -> tuple[object, ...]:
-        """All but the times: two reports with the same substance say the same of the copy."""
-        return (
-            self.leader_epoch,
-            self.loaded,
-            self.high_watermark,
-            self.log_start_offset,
-            self.end_known,
-            self.heard,
-            tuple(
-                (id_, one.fetch_offset, one.broker_epoch, tuple(offset for offset, _ in one.restarts))
-                for id_, one in self.followers.items()
-            ),
-            self.failed,
-            self.trouble,
-            self.bytes_fetched,
-            self.bytes_served,
-            self.forwarded,
-            self.acked_end,
-        )
-
 
 _LONGEST_POLL = 0.02
 

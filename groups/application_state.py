@@ -8,7 +8,7 @@ from controller.group_phases import HELD_GROUPS
 from controller.judge.group_gates import unheld
 from controller.mirror_group import GroupProtocol, MirrorGroup
 from groups import topology_reader
-from groups.gates import GateRefused
+from groups.gates.base import GateRefused
 from groups.group_run import GroupRun, some
 from groups.tools import Tools
 from wire.errors import LinkerError

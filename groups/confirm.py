@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from controller.group_phases import GroupPhase
 from controller.judge.group_offsets import Offsets, behind_by
 from groups.gate_keeper import GateKeeper
-from groups.gates import GroupMember
+from groups.gates.base import GroupMember
 from groups.group_book import joined
 from groups.group_run import some, who
 from groups.tools import Tools

@@ -15,7 +15,7 @@ from controller.groups import GateKind, GateStage
 from controller.judge.group_offsets import Committed, Offsets, behind_by, to_commit, wanted_offsets
 from controller.mirror_group import GroupProtocol, MirrorGroup
 from groups import application_state, share_offsets
-from groups.gates import (
+from groups.gates.base import (
     NO_OFFSET,
     CommitFailed,
     Gate,

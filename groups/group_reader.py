@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from controller.judge.group_offsets import Committed
-from groups.gates import OffsetAndMetadata
+from groups.gates.base import OffsetAndMetadata
 from groups.gates.pieces import Piece, pieces, smaller
 from groups.gates.requests import by_topic, failed_partitions
 from groups.views import (

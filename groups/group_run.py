@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller.judge.group_offsets import Committed
-from groups.gates import Gate, GroupMember
+from groups.gates.base import Gate, GroupMember
 from groups.gates.topology import StreamsTopology
 from groups.left_out import LeftOut
 from groups.views import GroupView

@@ -24,7 +24,7 @@ from controller.mirror_group import GroupProtocol, MirrorGroup
 from groups.application_state import refused, see_copied
 from groups.confirm import OpeningCheck
 from groups.gate_keeper import CALL_TIMEOUT, GateKeeper, HeldUp
-from groups.gates import CommitFailed, GateLost, GateRefused, GroupActive, LostReason
+from groups.gates.base import CommitFailed, GateLost, GateRefused, GroupActive, LostReason
 from groups.group_book import group_offsets, joined
 from groups.group_run import some
 from groups.left_out import NO_PARTITION, NOT_MIRRORED, LeftOut

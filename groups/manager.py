@@ -23,7 +23,7 @@ from groups import unheld_offsets
 from groups.discovery import Look, discover, known, look
 from groups.excluded import Excluded, ExcludedGroups
 from groups.gate_keeper import GateKeeper
-from groups.gates import GateLost
+from groups.gates.base import GateLost
 from groups.group_steps import GroupSteps
 from groups.offset_sync import OffsetSync, SyncStats
 from groups.settings import DISCOVERY_INTERVAL, GroupSettings

@@ -12,7 +12,7 @@ from controller.group_phases import GroupPhase
 from controller.judge.group_offsets import Offsets, wanted_offsets
 from controller.mirror_group import MirrorGroup
 from groups.gate_keeper import GateKeeper, HeldUp
-from groups.gates import GateLost
+from groups.gates.base import GateLost
 from groups.left_out import NOT_MIRRORED
 from groups.tools import Tools
 from wire.errors import LinkerError

@@ -13,7 +13,7 @@ from controller.groups import GateKind
 from controller.mirror_group import GroupPolicy
 from groups.application_state import why_not_held
 from groups.gate_keeper import GateKeeper
-from groups.gates import GroupMember
+from groups.gates.base import GroupMember
 from groups.tools import Tools
 from groups.views import GroupView
 from wire.errors import LinkerError

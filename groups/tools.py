@@ -11,7 +11,10 @@ from typing import Protocol
 from controller.groups import GateRecord, GateStage
 from controller.mirror_group import MirrorGroup
 from groups.bounds import TargetBounds
-from groups.gates import Coordinators, Gate, GateSettings, Save, make_gate, plan_gate
+from groups.gates.base import Gate, Save
+from groups.gates.coordinators import Coordinators
+from groups.gates.factory import make_gate, plan_gate
+from groups.gates.settings import GateSettings
 from groups.group_book import GroupBook
 from groups.group_reader import GroupReader
 from groups.views import GroupView

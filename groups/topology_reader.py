@@ -10,7 +10,7 @@ import asyncio
 import struct
 import time
 
-from groups.gates import GateRefused
+from groups.gates.base import GateRefused
 from groups.gates.topology import StreamsTopology, from_record
 from groups.group_reader import PURPOSE, GroupReader
 from wire.errors import BrokerError, LinkerError, MalformedFrame, RequestTimedOut

@@ -8,7 +8,7 @@ from typing import Any
 
 from controller.judge.group_offsets import Committed
 from controller.mirror_group import GroupProtocol
-from groups.gates import GroupMember
+from groups.gates.base import GroupMember
 from groups.gates.requests import assigned_partitions, partitions_of_tasks, topics_of_tasks
 from groups.gates.topology import Described, described
 from groups.members import coordinator_can_read, subscribed_topics

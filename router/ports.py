@@ -329,7 +329,6 @@ class RouterStats:
     produce_answered: int = 0
     produce_latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     produce_slowest: float = 0.0
-    held_bytes: int = 0
 
     def forwarded_produces(self) -> int:
         """Of all links."""

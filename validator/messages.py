@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from validator.compare.facts import EMPTY_DIGEST as EMPTY_DIGEST
 from validator.compare.facts import MAX_FINDINGS, Count, Digest, Facts, Finding, Missing, Offset
 from validator.compare.facts import BatchFacts as BatchFacts
 from validator.compare.facts import FindingKind as FindingKind

@@ -112,14 +112,10 @@ class AclSet:
             if length <= len(name):
                 yield from prefixed.get(name[:length], ())
 
-    def allows(self, principal: str, operation: str, kind: str, name: str, host: str = ANY) -> bool:
-        """Whether the principal may. Super users and `allow.everyone.if.no.acl.found` are not known here: brokers do not
-        tell these settings."""
-        return allowed(list(self.about(kind, name)), principal, operation, host)
 
-
-def allowed(acls: Iterable[Acl], principal: str, operation: str, host: str = ANY) -> bool:
-    """The authorizer's answer, from the ACLs about one resource. The host `*` asks for all hosts."""
+def allowed(acls: Iterable[Acl], principal: str, operation: str, host: str) -> bool:
+    """The authorizer's answer, from the ACLs about one resource. The host `*` asks for all hosts. Super users and
+    `allow.everyone.if.no.acl.found` are not known here: brokers do not tell these settings."""
     found = False
     enough = _IMPLIED_BY.get(operation, frozenset()) | {operation, ALL}
     for acl in acls:

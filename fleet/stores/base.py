@@ -30,8 +30,6 @@ class StoreLocked(StoreError):
             f"the state store {path} is in use by {holder}: stop it, "
             "or give this sidecar a store.path of its own"
         )
-        self.path = path
-        self.pid = pid
 
 
 class StoreMissing(StoreError):
@@ -54,8 +52,6 @@ class VersionConflict(StoreError):
     def __init__(self, path: str, expected: int | None, found: int | None) -> None:
         super().__init__(f"{path}: expected {_version(expected)}, found {_version(found)}")
         self.path = path
-        self.expected = expected
-        self.found = found
 
 
 class ControllerFenced(StoreError):

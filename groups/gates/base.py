@@ -109,7 +109,6 @@ class GateError(LinkerError):
     """Base of the errors about gates; the text says what to do."""
 
     def __init__(self, group: str, message: str) -> None:
-        self.group = group
         super().__init__(f"group {shown_id(group)}: {message}")
 
 
@@ -122,7 +121,6 @@ class GroupActive(GateRefused):
 
     def __init__(self, group: str, members: Sequence[GroupMember], state: str = "") -> None:
         self.members = tuple(members)
-        self.state = state
         shown = ", ".join(str(member) for member in self.members[:5])
         more = f" and {len(self.members) - 5} more" if len(self.members) > 5 else ""
         super().__init__(
@@ -173,7 +171,6 @@ class GateLost(GateError):
         *,
         members: Sequence[GroupMember] = (),
     ) -> None:
-        self.kind = kind
         self.reason = reason
         self.members = tuple(members)
         who = f" ({', '.join(str(member) for member in self.members[:5])})" if self.members else ""

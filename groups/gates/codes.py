@@ -61,9 +61,6 @@ class MissingGroupRight(GateRefused):
 
     def __init__(self, group: str, api: str, code: int, resource: str) -> None:
         operation, kind, flags = _RIGHTS.get((api, code)) or _RIGHTS["", code]
-        self.api = api
-        self.operation = operation
-        self.resource = f"{kind} {resource}"
         super().__init__(
             group,
             f"the sidecar's principal lacks the right {operation} on {kind} {resource} at the target ({api} was "

@@ -57,6 +57,10 @@ class TransactionCalls(GatePart, abc.ABC):
 
     async def holds(self, partitions: Iterable[TopicPartition]) -> bool:
         """Whether clients that ask for stable offsets wait."""
+        return bool(await self._pending(partitions))
+
+    async def _pending(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Those of the partitions whose offsets are pending in a transaction."""
         found = await offset_fetch(
             self.coordinators,
             self.group,
@@ -64,7 +68,7 @@ class TransactionCalls(GatePart, abc.ABC):
             require_stable=True,
             timeout=self.settings.operation_timeout,
         )
-        return bool(found.unstable)
+        return found.unstable
 
     async def _ask(self, api: str, version: int, slot: int, fields: Mapping[str, object]) -> Any:
         tid = self.state.transactional_ids[slot]
@@ -187,20 +191,14 @@ class TransactionCalls(GatePart, abc.ABC):
         deadline = self.clock() + self.settings.operation_timeout
         backoff = Backoff(0.01, 0.5)
         while True:
-            found = await offset_fetch(
-                self.coordinators,
-                self.group,
-                wanted,
-                require_stable=True,
-                timeout=self.settings.operation_timeout,
-            )
-            if not found.unstable:
+            pending = await self._pending(wanted)
+            if not pending:
                 return
             if backoff.over(self.clock(), deadline):
                 raise CommitFailed(
                     self.group,
                     dict.fromkeys(
-                        found.unstable,
+                        pending,
                         "is pending in a transaction of somebody else (kafka-transactions.sh find-hanging), which keeps "
                         "clients from reading",
                     ),

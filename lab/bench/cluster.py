@@ -38,6 +38,13 @@ class BenchError(LinkerError):
     """A measurement could not be taken."""
 
 
+async def nap(deadline: float, late: str, pause: float = POLL) -> None:
+    """One turn of a wait for something to get somewhere: raises once time is up (by time.monotonic)."""
+    if time.monotonic() > deadline:
+        raise BenchError(late)
+    await asyncio.sleep(pause)
+
+
 class BenchCluster(KafkaCluster):
     """A cluster with a client of our own wire protocol beside it."""
 
@@ -122,9 +129,7 @@ class BenchCluster(KafkaCluster):
             await client.refresh([topic], timeout=CALL_TIMEOUT)
             if all(client.leader(tp) is not None for tp in tps):
                 return
-            if time.monotonic() > deadline:
-                raise BenchError(f"topic {topic} has no leaders after {CALL_TIMEOUT:.0f} s")
-            await asyncio.sleep(POLL)
+            await nap(deadline, f"topic {topic} has no leaders after {CALL_TIMEOUT:.0f} s")
 
     async def delete_topic(self, topic: str) -> None:
         """If it is there; returns before the brokers have cleaned up."""
@@ -153,11 +158,9 @@ class BenchCluster(KafkaCluster):
             left = [one.name for one in response.topics if topic in (None, one.name)]
             if not left:
                 return
-            if time.monotonic() > deadline:
-                raise BenchError(
-                    f"reassignments still under way after {GONE_TIMEOUT:.0f} s: {', '.join(left[:10])}"
-                )
-            await asyncio.sleep(POLL)
+            await nap(
+                deadline, f"reassignments still under way after {GONE_TIMEOUT:.0f} s: {', '.join(left[:10])}"
+            )
 
     async def reassign(self, topic: str, partitions: int, replicas: Sequence[int]) -> None:
         """Ask for these replicas of every partition; the copying is the brokers' own."""
@@ -209,9 +212,7 @@ class BenchCluster(KafkaCluster):
         """Until a broker has really deleted its replicas, so that the next round does not pay for it."""
         deadline = time.monotonic() + GONE_TIMEOUT
         while any(path.name.startswith(f"{topic}-") for path in self.log_dir(broker).iterdir()):
-            if time.monotonic() > deadline:
-                raise BenchError(f"broker {broker} still has replicas of {topic} after {GONE_TIMEOUT:.0f} s")
-            await asyncio.sleep(POLL)
+            await nap(deadline, f"broker {broker} still has replicas of {topic} after {GONE_TIMEOUT:.0f} s")
 
 
 def _raise_first(codes: Sequence[int], what: str) -> None:

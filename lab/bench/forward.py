@@ -64,7 +64,7 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
     require_disk(source.directory, 2 * rounds * total, "the case forward")
     batch = build_batch(1000, BATCH_BYTES, int(time.time() * 1000))
     async with (
-        _topic(source.cluster),
+        source.topic(TOPIC, PARTITIONS),
         stage(source, "forward", 1) as on,
         RelayProcess(on.source.brokers[0].port(), source.directory / "relay") as relay,
         _relayed(on.source, relay) as relayed,
@@ -101,17 +101,6 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
             )
     _judge(result)
     return result
-
-
-@asynccontextmanager
-async def _topic(source: BenchCluster) -> AsyncIterator[None]:
-    """Its files are gone with the block: the cases that follow have the disk, and nobody beside them takes them away."""
-    await source.create_topic(TOPIC, [[1]] * PARTITIONS)
-    try:
-        yield
-    finally:
-        await source.delete_topic(TOPIC)
-        await source.wait_gone(TOPIC, 1)
 
 
 @asynccontextmanager

@@ -48,49 +48,44 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
     distribution = await ensure_distribution()
     payloads = source.directory / "payloads.txt"
     await asyncio.to_thread(_write_payloads, payloads)
-    await source.cluster.create_topic(TOPIC, [[1]] * PARTITIONS)
-    try:
-        async with stage(source, "forward-client", 1) as on:
-            await on.create_mirror(TOPIC, 1)
-            await on.wait_active(TOPIC)
-            await on.pause_mirror(TOPIC)
-            # A new link forwards nothing before its producer ids are safe: the first request of all waits for that.
-            await fill(on.target.connected, TOPIC, PARTITIONS, 1, build_batch(RECORD_BYTES, 64 * 1024, 0))
+    async with source.topic(TOPIC, PARTITIONS), stage(source, "forward-client", 1) as on:
+        await on.create_mirror(TOPIC, 1)
+        await on.wait_active(TOPIC)
+        await on.pause_mirror(TOPIC)
+        # A new link forwards nothing before its producer ids are safe: the first request of all waits for that.
+        await fill(on.target.connected, TOPIC, PARTITIONS, 1, build_batch(RECORD_BYTES, 64 * 1024, 0))
 
-            async def produce(bootstrap: str) -> dict[str, Any]:
-                used = on.sidecar.cpu_seconds()
-                speed = await write_topic(
-                    distribution, source.directory, bootstrap, TOPIC, records, payloads, PROPERTIES
-                )
-                cpu = on.sidecar.cpu_seconds() - used
-                await asyncio.to_thread(give_back, on.source.replica_dirs(TOPIC, PARTITIONS, 1))
-                return {"mb_per_second": speed / 1e6, "cpu_per_gb": cpu / (records * RECORD_BYTES / 1e9)}
-
-            before = sum(await log_ends(on.source.connected, TOPIC))
-            await take_turns(
-                result,
-                {
-                    "direct": partial(produce, on.source.bootstrap),
-                    "link": partial(produce, on.target.bootstrap),
-                },
-                say,
-                warm_up=settings.warm_up,
-                rounds=settings.rounds,
+        async def produce(bootstrap: str) -> dict[str, Any]:
+            used = on.sidecar.cpu_seconds()
+            speed = await write_topic(
+                distribution, source.directory, bootstrap, TOPIC, records, payloads, PROPERTIES
             )
-            # No markers are in it and nothing is deleted, so offsets count records.
-            result.checked["records"] = sum(await log_ends(on.source.connected, TOPIC)) - before
-            await on.resume_mirror(TOPIC)
-            await on.wait_active(TOPIC)
-            compared, result.problems = await compare(on, TOPIC, PARTITIONS, [1])
-            result.checked |= compared
-            expected = 2 * (settings.warm_up + settings.rounds) * records
-            if result.checked["records"] != expected:
-                result.problems.append(
-                    f"{expected} records were acknowledged, the logs have {result.checked['records']} more"
-                )
-    finally:
-        await source.cluster.delete_topic(TOPIC)
-        await source.cluster.wait_gone(TOPIC, 1)
+            cpu = on.sidecar.cpu_seconds() - used
+            await asyncio.to_thread(give_back, on.source.replica_dirs(TOPIC, PARTITIONS, 1))
+            return {"mb_per_second": speed / 1e6, "cpu_per_gb": cpu / (records * RECORD_BYTES / 1e9)}
+
+        before = sum(await log_ends(on.source.connected, TOPIC))
+        await take_turns(
+            result,
+            {
+                "direct": partial(produce, on.source.bootstrap),
+                "link": partial(produce, on.target.bootstrap),
+            },
+            say,
+            warm_up=settings.warm_up,
+            rounds=settings.rounds,
+        )
+        # No markers are in it and nothing is deleted, so offsets count records.
+        result.checked["records"] = sum(await log_ends(on.source.connected, TOPIC)) - before
+        await on.resume_mirror(TOPIC)
+        await on.wait_active(TOPIC)
+        compared, result.problems = await compare(on, TOPIC, PARTITIONS, [1])
+        result.checked |= compared
+        expected = 2 * (settings.warm_up + settings.rounds) * records
+        if result.checked["records"] != expected:
+            result.problems.append(
+                f"{expected} records were acknowledged, the logs have {result.checked['records']} more"
+            )
     _judge(result)
     return result
 

@@ -15,6 +15,7 @@ from crc32c import crc32c
 
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, ClusterUnreachable, WireError
+from wire.frames.primitives import varint
 from wire.frames.produce import encode_produce_request, parse_produce_response
 from wire.frames.types import TopicPartition
 from wire.task_group import TaskGroup
@@ -31,17 +32,6 @@ FIRST_TIMEOUT = 30.0
 ANSWER_TIMEOUT = 60.0
 
 Topics = list[tuple[str, list[tuple[int, memoryview]]]]  # of a request: records by partition
-
-
-def varint(value: int) -> bytes:
-    """Zig-zag varint as records use it."""
-    value = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def build_batch(record_bytes: int, batch_bytes: int, timestamp_ms: int, *, zstd: bool = False) -> bytes:

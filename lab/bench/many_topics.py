@@ -12,7 +12,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import httpx
@@ -50,9 +49,7 @@ class PauseWatch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._stopping = True
         self._thread.join(60)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from lab.clusters.child_process import ChildProcess
@@ -40,9 +39,7 @@ class MemoryWatch:
         self._task = asyncio.create_task(self._watch())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_error: object) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

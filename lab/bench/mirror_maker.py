@@ -9,25 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from lab.bench.cluster import BenchCluster, BenchError
+from lab.bench.cluster import BenchCluster, nap
 from lab.bench.growth import GrowthWatch
 from lab.bench.page_cache import give_back
-from lab.bench.perf_tools import MAVEN_TIMEOUT
 from lab.clusters.child_process import ChildProcess
 from lab.clusters.kafka_jars import (
     DEFAULT_VERSION,
-    SLF4J_VERSION,
     KafkaDistribution,
     default_cache,
     ensure_distribution,
-    run_to_end,
+    fetch_jars,
 )
 from wire.client.cluster import Cluster
 from wire.frames.types import TopicPartition
@@ -42,16 +38,6 @@ NEARLY_ALL = 0.99
 RENAMED = "source."  # what MirrorMaker's default policy puts before a topic's name
 PARTITIONS = 4
 
-POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>kafka-linker</groupId><artifactId>mirror-maker</artifactId><version>{version}</version>
-  <dependencies>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>connect-mirror</artifactId><version>{version}</version></dependency>
-    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>{slf4j}</version></dependency>
-  </dependencies>
-</project>
-"""
-
 
 async def mirror_maker_distribution(say: Callable[[str], None]) -> KafkaDistribution:
     """Its jars, by Maven when it is asked for the first time; they are more than a broker's."""
@@ -60,16 +46,8 @@ async def mirror_maker_distribution(say: Callable[[str], None]) -> KafkaDistribu
     found = KafkaDistribution(DEFAULT_VERSION, home, broker.java, broker.java_build)
     if (home / "complete").exists():
         return found
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise BenchError("mvn was not found: it is needed once, to fetch MirrorMaker 2")
     say(f"fetching MirrorMaker {DEFAULT_VERSION} by Maven into {home}")
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True)
-    pom = home / "pom.xml"
-    pom.write_text(POM.format(version=DEFAULT_VERSION, slf4j=SLF4J_VERSION))
-    command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime"]
-    await run_to_end([*command, f"-DoutputDirectory={home / 'libs'}"], MAVEN_TIMEOUT, "fetching MirrorMaker")
+    await fetch_jars("connect-mirror", DEFAULT_VERSION, home)
     (home / "complete").touch()
     return found
 
@@ -105,14 +83,12 @@ class MirrorMaker(ChildProcess):
             while not STARTED.search(self._log_since_start()):
                 await self._nap("starting", deadline, START_TIMEOUT)
         except BaseException:
-            await self.__aexit__(None, None, None)
+            await self.__aexit__()
             raise
         self.pause()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         if self.running:
             await self.kill()
 
@@ -154,9 +130,7 @@ class MirrorMaker(ChildProcess):
         deadline = time.monotonic() + END_TIMEOUT
         ends = await log_ends(self._source.connected, topic)
         while (found := await log_ends(self._target.connected, copy)) != ends:
-            if time.monotonic() > deadline:
-                raise BenchError(f"MirrorMaker 2 has copied {found} of {ends} records of {topic}")
-            await asyncio.sleep(0.1)
+            await nap(deadline, f"MirrorMaker 2 has copied {found} of {ends} records of {topic}", 0.1)
 
 
 async def log_ends(cluster: Cluster, topic: str) -> list[int]:

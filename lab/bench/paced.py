@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
-from lab.bench.cluster import BenchError
+from lab.bench.cluster import BenchError, nap
 from lab.bench.load import ANSWER_TIMEOUT, VERSION
 from wire.client.cluster import Cluster
 from wire.client.connection import Connection
@@ -99,9 +99,7 @@ class PacedProducer:
     async def _answered(self) -> None:
         deadline = time.monotonic() + ANSWER_TIMEOUT
         while self._open and self._failure is None:
-            if time.monotonic() > deadline:
-                raise BenchError(f"{self._open} produces to {self._topic} were never answered")
-            await asyncio.sleep(0.005)
+            await nap(deadline, f"{self._open} produces to {self._topic} were never answered", 0.005)
 
     def _again(self, partition: int, due: float) -> None:
         self._open -= 1

@@ -43,9 +43,8 @@ from wire.together import together
 # The goals in ms, by the number of partitions that are promoted at once.
 GOALS = {1: 150.0, 100: 300.0, 1000: 1000.0}
 SMALL_GOAL = 500.0  # for any other number
-BESIDE_UP_TO = (
-    100  # partitions; more are promoted without an election beside it: making those topics takes minutes
-)
+# Partitions; more are promoted without an election beside it: making those topics takes minutes.
+BESIDE_UP_TO = 100
 REPLICATION_FACTOR = 3
 READY_TIMEOUT = 180.0
 ATTEMPTS = 3

@@ -17,7 +17,7 @@ from typing import Any
 import confluent_kafka
 
 from admin.models import SyncRequest
-from lab.bench.cluster import BenchCluster, BenchError
+from lab.bench.cluster import BenchCluster, BenchError, nap
 from lab.bench.latency import CLIENT_LOG, PARTITIONS, Sender
 from lab.bench.promote import SMALL_INDEXES
 from lab.bench.results import CaseResult, Goal, median_of, strip
@@ -154,9 +154,7 @@ async def _copied(on: Stage, topic: str) -> None:
             return client.describe_mirror(LINK, topic).lag
 
     while (behind := await asyncio.to_thread(lag)) != 0:
-        if time.monotonic() > deadline:
-            raise BenchError(f"{topic} is {behind} records behind after {TIMEOUT:g} s")
-        await asyncio.sleep(POLL)
+        await nap(deadline, f"{topic} is {behind} records behind after {TIMEOUT:g} s")
 
 
 def _not_in_sync(on: Stage, topic: str) -> None:

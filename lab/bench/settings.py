@@ -9,17 +9,15 @@ from dataclasses import dataclass
 class Settings:
     bytes: int  # of each copy
     rounds: int  # measured, of either side
-    warm_up: (
-        int  # rounds of either side before: the first is slower by a factor, the next ones still gain on it
-    )
+    # Rounds of either side before: the first is slower by a factor, the next ones still gain on it.
+    warm_up: int
     copy_warm_up: int  # the same where throughput is measured: brokers gain on it for longer
     copy_rounds: int  # measured there: single ones differ by a tenth and more
     promotes: int
     load_seconds: float  # that producers write before a promote
     promoted: tuple[int, ...] = (1, 100, 1000)  # partitions of the topics that are promoted
-    largest_topic: int | None = (
-        None  # its partitions, of those that are switched together; None: the case's own
-    )
+    # Its partitions, of those that are switched together; None: the case's own.
+    largest_topic: int | None = None
     many: int = 1000  # partitions of the case with many of them
     topics: tuple[int, ...] = (500, 1000, 2000, 5000)  # of one partition, that one link has
     clients: int = 5000  # that only hold a connection

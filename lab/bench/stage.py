@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from admin.client import AdminError
@@ -27,7 +26,7 @@ from admin.models import (
     SyncState,
     UpdateLinkRequest,
 )
-from lab.bench.cluster import CALL_TIMEOUT, POLL, BenchCluster, BenchError, discard_data
+from lab.bench.cluster import CALL_TIMEOUT, POLL, BenchCluster, BenchError, discard_data, nap
 from lab.bench.load import build_batch, fill
 from lab.clusters.sidecar_process import SidecarProcess, SidecarSpec
 
@@ -72,6 +71,17 @@ class Source:
             self._filled[topic] = await fill(self.cluster.connected, topic, partitions, total_bytes, batch)
         return self._filled[topic]
 
+    @asynccontextmanager
+    async def topic(self, name: str, partitions: int) -> AsyncIterator[None]:
+        """A topic on broker 1. Its files are gone with the block: the cases that follow have the disk, and nobody beside
+        them takes them away."""
+        await self.cluster.create_topic(name, [[1]] * partitions)
+        try:
+            yield
+        finally:
+            await self.cluster.delete_topic(name)
+            await self.cluster.wait_gone(name, 1)
+
     async def renew(self, brokers: Sequence[int]) -> None:
         """Restart brokers that will follow: a target's are new in each case, and a JVM gets faster with every round."""
         await asyncio.gather(*(self.cluster.nodes[broker].restart() for broker in brokers))
@@ -80,10 +90,8 @@ class Source:
         await self.cluster.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.cluster.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: object) -> None:
+        await self.cluster.__aexit__(*error)
         discard_data(self.cluster)
 
 
@@ -139,9 +147,7 @@ class Stage:
             except BenchError:  # the sidecar is yet to be a broker of the source
                 if asked or time.monotonic() > deadline:
                     raise
-            if time.monotonic() > deadline:
-                raise BenchError(f"{topic} is not in sync after {SYNC_TIMEOUT:.0f} s")
-            await asyncio.sleep(5 * POLL)
+            await nap(deadline, f"{topic} is not in sync after {SYNC_TIMEOUT:.0f} s", 5 * POLL)
 
     async def delete_mirror(self, topic: str) -> None:
         """With its copies, until they are gone from every disk."""
@@ -173,9 +179,7 @@ class Stage:
             done = {one.topic for one in mirrors if one.state is MirrorState.ACTIVE and one.lag == 0}
             if wanted <= done:
                 return
-            if time.monotonic() > deadline:
-                raise BenchError(f"{len(wanted - done)} mirrors are not active after {timeout:.0f} s")
-            await asyncio.sleep(pause)
+            await nap(deadline, f"{len(wanted - done)} mirrors are not active after {timeout:.0f} s", pause)
 
     async def wait_active(self, topic: str) -> None:
         """Until the mirror is ACTIVE without lag: for as long as the lag goes down now and then."""

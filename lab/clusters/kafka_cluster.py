@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from lab.clusters.child_process import ChildError, ChildProcess
@@ -61,9 +60,8 @@ class KafkaClusterSpec:
     # protocol (ssl.*, sasl.*, listener.name.*) are given in `properties`.
     listeners: Mapping[str, str] = field(default_factory=lambda: {"PLAINTEXT": "PLAINTEXT"})
     controller_protocol: str = "PLAINTEXT"
-    metadata_version: str | None = (
-        None  # of `format --release-version`; None is the newest that the version has
-    )
+    # Of `format --release-version`; None is the newest that the version has.
+    metadata_version: str | None = None
     features: Mapping[str, int] = field(default_factory=dict)
     format_arguments: Sequence[str] = ()  # further ones for `kafka-storage format`, e.g. --add-scram
     cluster_id: str | None = None
@@ -309,7 +307,5 @@ class KafkaCluster:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await asyncio.shield(self.close())

@@ -55,7 +55,7 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>kafka-linker</groupId><artifactId>kafka-distribution</artifactId><version>{version}</version>
   <dependencies>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_{scala}</artifactId><version>{version}</version></dependency>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>
     <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>{slf4j}</version></dependency>
   </dependencies>
 </project>
@@ -166,7 +166,7 @@ async def ensure_distribution(
     async with locked(home.parent / f".{home.name}.lock"):
         if not ready.exists():
             say(f"fetching Kafka {version} by Maven into {home}")
-            await _fetch_jars(version, home)
+            await fetch_jars(f"kafka_{SCALA}", version, home)
             _replace(ready, b"")
         if not dist.class_archive.exists():
             say(f"preparing Kafka {version} for quick starts")
@@ -197,30 +197,25 @@ async def _java_build(java: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-async def _fetch_jars(version: str, home: Path) -> None:
+async def fetch_jars(artifact: str, version: str, home: Path) -> None:
+    """By Maven: one of Kafka's jars and all that it needs, into `libs` of a directory that is made anew."""
     maven = shutil.which("mvn")
     if maven is None:
         raise DistributionError(
-            f"mvn was not found: install Maven; it is needed once, to fetch Kafka {version}"
+            f"mvn was not found: install Maven; it is needed once, to fetch {artifact} {version}"
         )
-    pom = _empty_home(version, home)
-    command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime"]
-    await run_to_end(
-        [*command, f"-DoutputDirectory={home / 'libs'}"], MAVEN_TIMEOUT, f"fetching Kafka {version} by Maven"
-    )
-    if not list((home / "libs").glob(f"kafka_{SCALA}-{version}.jar")):
-        raise DistributionError(
-            f"Maven said it was done, but {home / 'libs'} holds no kafka_{SCALA}-{version}.jar"
-        )
-
-
-def _empty_home(version: str, home: Path) -> Path:
     if home.exists():
         shutil.rmtree(home)  # half of an earlier attempt
     home.mkdir(parents=True)
     pom = home / "pom.xml"
-    pom.write_text(POM.format(version=version, scala=SCALA, slf4j=SLF4J_VERSION))
-    return pom
+    pom.write_text(POM.format(artifact=artifact, version=version, slf4j=SLF4J_VERSION))
+    libs = home / "libs"
+    command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime"]
+    await run_to_end(
+        [*command, f"-DoutputDirectory={libs}"], MAVEN_TIMEOUT, f"fetching {artifact} {version} by Maven"
+    )
+    if not (libs / f"{artifact}-{version}.jar").exists():
+        raise DistributionError(f"Maven said it was done, but {libs} holds no {artifact}-{version}.jar")
 
 
 async def _train(dist: KafkaDistribution) -> None:

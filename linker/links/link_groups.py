@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from controller.state import Link, Record
 from groups.bounds import GroupCopies, TargetBounds
-from groups.gates import Coordinators
+from groups.gates.coordinators import Coordinators
 from groups.group_book import GroupBook
 from groups.group_reader import GroupReader
 from groups.manager import GroupManager

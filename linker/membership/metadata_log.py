@@ -35,7 +35,8 @@ from wire.errors import (
     WireError,
 )
 from wire.frames.types import TopicId
-from wire.metadata import ClusterImage, load_snapshot, replay_batches
+from wire.metadata.image import ClusterImage
+from wire.metadata.replay import load_snapshot, replay_batches
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from linker.membership.errors import MetadataLogFailed
 from wire.errors import LinkerError, RequestTimedOut
 from wire.frames.types import TopicId
-from wire.metadata import ClusterImage
+from wire.metadata.image import ClusterImage
 
 T = TypeVar("T")
 Subscriber = Callable[[ClusterImage, frozenset[TopicId]], None]

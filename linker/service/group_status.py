@@ -19,7 +19,7 @@ from controller.judge.group_gates import unheld
 from controller.judge.group_offsets import differences
 from controller.mirror_group import GroupProtocol, MirrorGroup
 from groups.excluded import Excluded
-from groups.gates import GroupMember
+from groups.gates.base import GroupMember
 from groups.group_run import GroupRun
 from groups.manager import GroupManager
 from groups.views import GroupView

@@ -61,9 +61,8 @@ class Batch(Generic[JobT]):
         self.producer = (producer_id, producer_epoch)
         self.base_sequence = base_sequence
         self.order = -1  # position in the lane; given by offer()
-        self.sent = (
-            False  # True once it ever was sent: the client is then told REQUEST_TIMED_OUT, not NOT_LEADER
-        )
+        # True once it ever was sent: the client is then told REQUEST_TIMED_OUT, not NOT_LEADER.
+        self.sent = False
         self.state = _QUEUED
         self.unsettled = False  # an earlier attempt's outcome is unknown: a copy may still land
         # The source acknowledged it, but the client may not be told yet; still in flight (lease_gate.py).

@@ -36,12 +36,9 @@ MAX_REFUSALS: Final = 1000
 
 
 class FenceTimeout(LinkerError):
-    """A fence did not stand in time; ``left`` says what each partition still waited for. The partitions
-    stay held.
-    """
+    """A fence did not stand in time; the partitions stay held."""
 
     def __init__(self, timeout: float, left: dict[TopicPartition, str]) -> None:
-        self.left = left
         some = "; ".join(f"{tp}: {why}" for tp, why in sorted(left.items())[:5])
         more = f" and {len(left) - 5} more" if len(left) > 5 else ""
         super().__init__(f"fence of {len(left)} partitions did not stand within {timeout:g} s: {some}{more}")
@@ -179,7 +176,6 @@ class ForwardingHub:
                 )
             if not again:
                 self.watched.discard(session)
-        self.stats.held_bytes = self.budget.used
         if self.watched:
             self._ticker = self.loop.call_later(TICK, self._tick)
 

@@ -63,13 +63,12 @@ def leader_of(cluster: SourceCluster, mirror: Mirror, partition: int) -> Node | 
 class Route:
     """One connection to a source node, opened once; a new one replaces it when it is closed, or about to be."""
 
-    __slots__ = ("_due", "connection", "error", "last_used", "link", "node", "renew_from", "replaced")
+    __slots__ = ("_due", "connection", "last_used", "link", "node", "renew_from", "replaced")
 
     def __init__(self, link: str, node: Node, now: float) -> None:
         self.link = link
         self.node = node
         self.connection: SourceConnectionLike | None = None
-        self.error: LinkerError | None = None
         self.last_used = now
         #: Of time.monotonic(): another one that was to take its place has failed, and the next is not tried before.
         self.renew_from = 0.0
@@ -266,7 +265,6 @@ class RoutePool:
             del self._routes[key]
         else:
             return
-        route.error = error
         self._on_change(route.link, error)
 
     def _ended(self, key: tuple[str, int], route: Route) -> None:

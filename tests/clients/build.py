@@ -22,15 +22,6 @@ JAVA_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xsh
 BUILD_TIMEOUT = 300.0
 NPM_TIMEOUT = 3600.0  # node-rdkafka compiles librdkafka, one file after the other: 100 s of a core of its own
 MINIMUM_NODE = 20
-POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>kafka-linker</groupId><artifactId>client-{artifact}</artifactId><version>{version}</version>
-  <dependencies>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>
-    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>{slf4j}</version></dependency>
-  </dependencies>
-</project>
-"""
 
 
 class CannotBuildError(Exception):
@@ -172,18 +163,10 @@ async def _jars(artifact: str, version: str) -> Path:
     home = _cache() / f"{artifact}-{version}"
     async with kafka_jars.locked(home.parent / f".{home.name}.lock"):
         if not (home / "complete").exists():
-            maven = shutil.which("mvn")
-            if maven is None:
-                raise CannotBuildError("mvn was not found: install Maven")
-            shutil.rmtree(home, ignore_errors=True)
-            home.mkdir()
-            text = POM.format(artifact=artifact, version=version, slf4j=kafka_jars.SLF4J_VERSION)
-            (home / "pom.xml").write_text(text)
-            command = [maven, "-q", "-B", "-f", str(home / "pom.xml"), "dependency:copy-dependencies"]
-            await _run(
-                [*command, "-DincludeScope=runtime", f"-DoutputDirectory={home / 'libs'}"],
-                f"fetching {artifact} {version} by Maven",
-            )
+            try:
+                await kafka_jars.fetch_jars(artifact, version, home)
+            except kafka_jars.DistributionError as error:
+                raise CannotBuildError(str(error)) from error
             (home / "complete").touch()
     return home / "libs"
 

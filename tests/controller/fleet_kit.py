@@ -20,6 +20,7 @@ from fleet.shared_controller import SharedController
 from fleet.stored_controller import StoredController
 from fleet.stores.base import StoreError
 from tests.controller.memory_store import MemoryStore
+from tests.fakes.copy_marks import marks_of
 from wire.frames.types import TopicPartition
 
 LINK = "l"
@@ -187,10 +188,7 @@ class Ports:
         self.done.append("follow_again")
 
     def marks(self) -> dict[str, dict[TopicPartition, int]]:
-        found: dict[str, dict[TopicPartition, int]] = {}
-        for copy in self.reports:
-            found.setdefault(copy.link, {})[copy.tp] = hash(copy.substance)
-        return found
+        return marks_of(self.reports)
 
     def copies(self, link: str | None, tps: Collection[TopicPartition]) -> Sequence[CopyReport]:
         return [one for one in self.reports if link is None or (one.link == link and one.tp in tps)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from controller import keys
 from controller.operations import Delete, Operation, Put, Versioned
-from fleet.stores import ControllerFenced, NodeNotEmpty, StoreError, VersionConflict
+from fleet.stores.base import ControllerFenced, NodeNotEmpty, StoreError, VersionConflict
 
 
 class MemoryStore:

@@ -21,7 +21,7 @@ from controller.plan.replicas import CancelReassignment, LiveBrokers, Reassign, 
 from controller.state import MirrorPartition, MirrorTopic
 from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
-from fleet.stores import StoreError
+from fleet.stores.base import StoreError
 from linker.promote.driver import PromoteDriver, PromoteOutcome, PromoteStuck
 from linker.promote.ports import PromotePorts, PromoteSettings
 from tests.controller.kraft_model import Broker, Image, Kraft, Partition, Topic

@@ -17,7 +17,7 @@ from controller.phases import HELD, LED_ELSEWHERE, Phase
 from controller.state import AbortedTransaction, Failover, JobStatus, MirrorTopic
 from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
-from fleet.stores import StoreError
+from fleet.stores.base import StoreError
 from linker.promote.driver import PromoteDriver, PromoteOutcome
 from linker.promote.failover import TakeOverPorts
 from linker.promote.ports import PromoteSettings

@@ -13,7 +13,7 @@ from fleet.fleet_controller import FleetController
 from fleet.lease import DRIFT, Holder
 from fleet.progress import CopyReport, encode_copies
 from fleet.stored_controller import StoredController
-from fleet.stores import ControllerFenced, StoreError
+from fleet.stores.base import ControllerFenced, StoreError
 from tests.controller.fleet_kit import (
     LINK,
     SETTINGS,

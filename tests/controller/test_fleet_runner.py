@@ -14,8 +14,7 @@ from fleet.lease import DRIFT
 from fleet.member import Member
 from fleet.roles import FleetRunner
 from fleet.shared_controller import SharedController
-from fleet.stores import StoreError
-from fleet.stores.base import Candidate, ControllerFenced, Seat
+from fleet.stores.base import Candidate, ControllerFenced, Seat, StoreError
 from tests.controller.fleet_kit import LINK, SETTINGS, TP, Ports, TroubledStore, hello, now
 from tests.controller.memory_store import MemoryStore
 from tests.controller.virtual_loop import run_virtual

@@ -18,8 +18,7 @@ from controller.state import JobStatus, MirrorTopic, ProducerIdFloor, Record, Re
 from fleet import messages as m
 from fleet.shared_controller import MOST_UNANSWERED, NotTheController, SharedController
 from fleet.stored_controller import StoredController
-from fleet.stores import StoreError
-from fleet.stores.base import Candidate, Seat
+from fleet.stores.base import Candidate, Seat, StoreError
 from tests.controller.fleet_kit import (
     LINK,
     TP,

@@ -12,7 +12,7 @@ from controller.judge.alignment import ReplicaPosition
 from controller.phases import Phase
 from controller.state import JobStatus
 from fleet.link_controller import LinkController
-from fleet.stores import ControllerFenced, StoreError
+from fleet.stores.base import ControllerFenced, StoreError
 from linker.promote.driver import PromoteDriver, PromoteStuck
 from linker.promote.ports import PromoteProgress, PromoteSettings
 from tests.controller.promote_kit import promote, returned

@@ -19,7 +19,7 @@ from controller.phases import HELD, LED_ELSEWHERE, Phase
 from controller.state import Attempt, JobStatus, MirrorTopic, PromoteJob
 from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
-from fleet.stores import StoreError
+from fleet.stores.base import StoreError
 from linker.promote.driver import PromoteDriver
 from linker.promote.ports import PromotePorts, PromoteSettings
 from tests.controller.established import establish

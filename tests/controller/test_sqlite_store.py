@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from controller.operations import Delete, Put, Versioned
-from fleet.stores import SqliteStore, StoreError, StoreLocked, StoreTooNew
+from fleet.stores.base import StoreError, StoreLocked, StoreTooNew
+from fleet.stores.sqlite import SqliteStore
 
 ROOT = Path(__file__).parents[2]
 
@@ -145,7 +146,7 @@ def _block_until(release: asyncio.Event, loop: asyncio.AbstractEventLoop) -> Non
 _WRITER = """
 import asyncio, sys
 from controller.operations import Put
-from fleet.stores import SqliteStore
+from fleet.stores.sqlite import SqliteStore
 
 async def main():
     store = await SqliteStore.open(sys.argv[1])

@@ -39,7 +39,7 @@ from controller.state import (
 )
 from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
-from fleet.stores import ControllerFenced, StoreError
+from fleet.stores.base import ControllerFenced, StoreError
 from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
 from tests.controller.test_encodings import IDENTITY

@@ -9,7 +9,8 @@ import pytest
 
 from controller.errors import InvalidName
 from controller.operations import Delete, Put, Versioned
-from fleet.stores import ControllerFenced, NodeNotEmpty, SqliteStore, Store, StoreError, VersionConflict
+from fleet.stores.base import ControllerFenced, NodeNotEmpty, Store, StoreError, VersionConflict
+from fleet.stores.sqlite import SqliteStore
 from tests.controller.memory_store import MemoryStore
 
 

@@ -16,7 +16,7 @@ from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic
 from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
-from fleet.stores import ControllerFenced, StoreError
+from fleet.stores.base import ControllerFenced, StoreError
 from linker.promote.driver import PromoteDriver, PromoteStuck
 from linker.promote.ports import PromoteSettings
 from linker.switch.fence import TakeOverFence

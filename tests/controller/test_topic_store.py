@@ -9,8 +9,7 @@ import pytest
 
 import tests.controller.test_store_contract as contract
 from controller.operations import Put, Versioned
-from fleet.stores import ControllerFenced, Store, StoreError, VersionConflict
-from fleet.stores.base import Seat
+from fleet.stores.base import ControllerFenced, Seat, Store, StoreError, VersionConflict
 from fleet.stores.topic.producer import CommitOutcomeUnknown, NotCommitted, _Attempts
 from tests.controller.topic_store_kit import OpenStore, cluster, eventually, me, open_store, store
 from tests.fakes.cluster import FakeCluster

@@ -10,7 +10,7 @@ import pytest
 
 from controller.errors import CorruptState
 from controller.operations import Delete, Put, Versioned
-from fleet.stores import StoreError, StoreTooNew
+from fleet.stores.base import StoreError, StoreTooNew
 from fleet.stores.topic.admin import spread
 from fleet.stores.topic.store import TopicStore
 from tests.controller.topic_store_kit import TOPIC, OpenStore, cluster, eventually, me, open_store, store

@@ -15,7 +15,8 @@ from controller.proof import EvidenceStatus, PromoteEvidence, ValidationPolicy
 from controller.state import Attempt, JobStatus
 from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
-from fleet.stores import SqliteStore, Store
+from fleet.stores.base import Store
+from fleet.stores.sqlite import SqliteStore
 from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
 from tests.controller.test_state import T0, T1, controller_with_mirror, mirror

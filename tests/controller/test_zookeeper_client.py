@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from kazoo.protocol.serialization import Close
 
-from fleet.stores import StoreError, ZooKeeperStore
+from fleet.stores.base import StoreError
 from fleet.stores.zookeeper.session import ZooKeeperSession
+from fleet.stores.zookeeper.store import ZooKeeperStore
 
 ROOT = Path(__file__).parents[2]
 

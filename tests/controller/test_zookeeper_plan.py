@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from controller.errors import CorruptState, InvalidName
 from controller.operations import Delete, Operation, Put
-from fleet.stores import NodeNotEmpty, StoreError, StoreTooNew, VersionConflict
-from fleet.stores.base import Candidate, Seat
+from fleet.stores.base import Candidate, NodeNotEmpty, Seat, StoreError, StoreTooNew, VersionConflict
 from fleet.stores.zookeeper.plan import (
     PINNED,
     Create,

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from fleet.stores import Store
-from fleet.stores.base import Candidate
+from fleet.stores.base import Candidate, Store
 from fleet.stores.topic.store import TopicStore
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.transactions import FakeCoordinator

@@ -392,7 +392,7 @@ async def test_memory_held_for_a_follower_that_hangs_does_not_starve_the_others_
             rig.mirror("t", target_replicas=(2, 3))  # a single one would not fill the budget
             hung = rig.follow(2, partition_bytes=16 << 10)
             hung.pause = 0.02
-            await eventually(lambda: rig.budget.available < 256 << 10, state=rig.state)
+            await eventually(lambda: rig.budget.limit - rig.budget.used < 256 << 10, state=rig.state)
             hung.running.clear()
             rig.mirror("u", target_replicas=(1,))
             source.add("u", 0, records=4, value_size=1000)

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 
 from controller.codec import decode_gate, encode_gate
 from controller.groups import GateKind, GateRecord
-from groups.gates import Coordinators, Gate, GateSettings, OffsetAndMetadata, make_gate, plan_gate
+from groups.gates.base import Gate, OffsetAndMetadata
+from groups.gates.coordinators import Coordinators
+from groups.gates.factory import make_gate, plan_gate
+from groups.gates.settings import GateSettings
 from tests.fakes import FakeCluster
 from tests.fakes.groups import FakeGroups
 from wire.client.cluster import Cluster

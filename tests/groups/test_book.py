@@ -13,7 +13,7 @@ from controller.groups import GateKind, GateRecord, GateStage
 from controller.mirror_group import GroupProtocol, MirrorGroup
 from controller.operations import Operation
 from fleet.stored_controller import StoredController
-from fleet.stores import StoreError
+from fleet.stores.base import StoreError
 from groups.group_book import GroupBook
 from groups.offset_sync import OffsetSync, SyncStats
 from tests.controller.memory_store import MemoryStore

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from controller.groups import GateKind
-from groups.gates import Coordinators, make_gate, plan_gate
-from groups.gates.coordinators import KeyType
+from groups.gates.coordinators import Coordinators, KeyType
+from groups.gates.factory import make_gate, plan_gate
 from groups.gates.requests import assigned_partitions, describe
 from tests.fakes.groups.clients import encode_assignment
 from tests.groups.gates_kit import GROUP, QUICK, at, target

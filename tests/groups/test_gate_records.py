@@ -18,8 +18,7 @@ from controller.groups import (
     GateStage,
     PendingTransaction,
 )
-from groups.gates import plan_gate
-from groups.gates.factory import transactional_ids
+from groups.gates.factory import plan_gate, transactional_ids
 from groups.gates.settings import DEFAULT_PROTOCOLS
 
 TEXT = st.text(max_size=20)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.groups import GateKind
-from groups.gates import Gate, GateLost, GroupActive, LostReason
+from groups.gates.base import Gate, GateLost, GroupActive, LostReason
 from tests.groups.gates_kit import GROUP, KINDS, TOPIC, Target, at, offsets, target
 from tests.groups.test_gates_life import make_client
 from wire.errors import ConnectionLost, RequestTimedOut

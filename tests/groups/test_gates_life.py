@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.groups import GateKind, GateStage
-from groups.gates import NO_OFFSET, CommitFailed, GateError, GateLost, LostReason, OffsetAndMetadata
+from groups.gates.base import NO_OFFSET, CommitFailed, GateError, GateLost, LostReason, OffsetAndMetadata
 from tests.fakes.groups import ClassicClient, ConsumerClient
 from tests.groups.gates_kit import GROUP, KINDS, PAIRS, TOPIC, Target, at, offsets, partitions, target
 from wire.frames.types import TopicPartition

@@ -8,7 +8,8 @@ import dataclasses
 import pytest
 
 from controller.groups import GateKind, GateStage
-from groups.gates import CommitFailed, GateLost, GateRefused, GroupActive, LostReason, MissingGroupRight
+from groups.gates.base import CommitFailed, GateLost, GateRefused, GroupActive, LostReason
+from groups.gates.codes import MissingGroupRight
 from tests.fakes.groups import ClassicClient, ConsumerClient
 from tests.groups.gates_kit import (
     GROUP,

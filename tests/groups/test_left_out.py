@@ -14,7 +14,7 @@ from controller.group_phases import GroupPhase
 from controller.groups import GateKind
 from controller.judge.group_offsets import Committed
 from groups import bounds
-from groups.gates import OffsetAndMetadata
+from groups.gates.base import OffsetAndMetadata
 from groups.gates.pieces import MOST_BYTES, pieces, record_bytes, smaller
 from groups.left_out import LeftOut
 from linker.cli.group_tables import beginning

@@ -11,7 +11,7 @@ import pytest
 from controller.group_phases import GroupPhase
 from controller.groups import GateKind, GateStage
 from controller.judge.group_offsets import Committed
-from groups.gates import GateLost
+from groups.gates.base import GateLost
 from linker.service.group_status import group_summary
 from tests.fakes.groups.clients import ConsumerClient
 from tests.links.group_rig import LINK, Rig

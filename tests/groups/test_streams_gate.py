@@ -292,7 +292,7 @@ async def test_the_newest_record_of_the_group_counts_compressed_or_not() -> None
 
 
 def test_a_topology_is_kept_in_the_record_of_a_gate_as_it_was_read() -> None:
-    from groups.gates import plan_gate
+    from groups.gates.factory import plan_gate
 
     found = from_record(record(topology(["a"], ["b"], ["c"], epoch=3)))
     gate = plan_gate("l", "g", GateKind.STREAMS, topology=found.text)

@@ -20,7 +20,8 @@ from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
 from groups.bounds import TargetBounds
 from groups.gate_keeper import GateKeeper
-from groups.gates import Coordinators, GateSettings
+from groups.gates.coordinators import Coordinators
+from groups.gates.settings import GateSettings
 from groups.group_book import GroupBook
 from groups.group_reader import GroupReader
 from groups.manager import GroupManager

@@ -11,7 +11,7 @@ import pytest
 
 from admin.models import CheckResult
 from controller.mirror_group import GroupProtocol
-from groups.gates import GroupMember
+from groups.gates.base import GroupMember
 from groups.views import GroupView
 from linker.checks import doctor
 from linker.checks.doctor import (

@@ -13,7 +13,7 @@ from controller.judge.group_offsets import Committed
 from controller.mirror_group import GroupPolicy, GroupProtocol
 from controller.phases import Phase
 from groups.confirm import confirmation, positions
-from groups.gates import GroupMember
+from groups.gates.base import GroupMember
 from groups.group_reader import GroupReader
 from groups.members import subscribed_topics
 from groups.views import GroupView

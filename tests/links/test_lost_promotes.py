@@ -16,7 +16,7 @@ from controller.phases import Phase
 from controller.state import JobStatus, MirrorTopic, PromoteJob, SidecarIdentity
 from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
-from fleet.stores import StoreError
+from fleet.stores.base import StoreError
 from linker.links import running as running_module
 from linker.links import source_reach
 from linker.links.runtime import LinkRuntime

@@ -19,7 +19,8 @@ from controller.decide.groups import GroupRules
 from controller.groups import GateKind
 from controller.mirror_group import GroupPolicy
 from fleet.stored_controller import StoredController
-from groups.gates import Coordinators, GateSettings
+from groups.gates.coordinators import Coordinators
+from groups.gates.settings import GateSettings
 from groups.manager import GroupManager
 from groups.settings import GroupSettings
 from linker.service.group_status import groups_status

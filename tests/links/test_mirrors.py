@@ -13,7 +13,7 @@ from controller.phases import Phase
 from controller.state import UNBOUND, MirrorTopic
 from fetcher.directory import MirrorDirectory
 from fleet.stored_controller import StoredController
-from fleet.stores import StoreError
+from fleet.stores.base import StoreError
 from linker.links.mirrors import Mirrors, ServedPartition
 from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore

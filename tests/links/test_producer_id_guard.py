@@ -22,7 +22,7 @@ from controller.plan.producer_ids import (
 )
 from controller.state import ProducerIdFloor
 from fleet.stored_controller import StoredController
-from fleet.stores import StoreError
+from fleet.stores.base import StoreError
 from linker.links.producer_ids import INTERVAL, FloorNotSet, ProducerIdGuard
 from tests.controller.memory_store import MemoryStore
 from tests.links.link_context import context

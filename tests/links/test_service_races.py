@@ -16,7 +16,7 @@ from controller.plan.topic_configs import ConfigPlan
 from controller.state import Attempt, JobStatus, MirrorTopic
 from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
-from fleet.stores import ControllerFenced, StoreError
+from fleet.stores.base import ControllerFenced, StoreError
 from linker.checks import preflight
 from linker.config.check import ValidationConfig
 from linker.links import new_mirrors

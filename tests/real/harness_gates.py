@@ -15,7 +15,9 @@ from aiokafka import AIOKafkaConsumer
 
 from controller.codec import decode_gate, encode_gate
 from controller.groups import GateKind, GateRecord
-from groups.gates import Coordinators, Gate, OffsetAndMetadata, make_gate, plan_gate
+from groups.gates.base import Gate, OffsetAndMetadata
+from groups.gates.coordinators import Coordinators
+from groups.gates.factory import make_gate, plan_gate
 from tests.real.kafka_admin import kafka_admin
 from wire.client.cluster import Cluster
 from wire.client.security import ClientSecurity

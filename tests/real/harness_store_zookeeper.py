@@ -11,8 +11,7 @@ import pytest
 import pytest_asyncio
 
 from controller.operations import Put
-from fleet.stores import ControllerFenced, StoreError, VersionConflict
-from fleet.stores.base import Candidate
+from fleet.stores.base import Candidate, ControllerFenced, StoreError, VersionConflict
 from fleet.stores.zookeeper.store import ZooKeeperStore
 from tests.real.harness_zookeeper_server import ZooKeeperServer
 

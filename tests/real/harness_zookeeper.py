@@ -29,7 +29,7 @@ async def zookeeper_distribution(version: str = VERSION) -> KafkaDistribution:
         home.parent.mkdir(parents=True, exist_ok=True)
         async with kafka_jars.locked(home.parent / f".{home.name}.lock"):
             if not ready.exists():
-                await kafka_jars._fetch_jars(version, home)
+                await kafka_jars.fetch_jars(f"kafka_{kafka_jars.SCALA}", version, home)
                 ready.touch()
     return dist
 

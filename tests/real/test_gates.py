@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from controller.groups import GateKind
-from groups.gates import Gate, GroupActive
+from groups.gates.base import Gate, GroupActive
 from groups.gates.coordinators import KeyType
 from groups.gates.requests import describe
 from lab.clusters.kafka_cluster import KafkaCluster

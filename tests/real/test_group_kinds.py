@@ -13,8 +13,8 @@ from confluent_kafka.cimpl import NewTopic
 from controller.groups import GateKind
 from controller.mirror_group import GroupProtocol
 from groups import other_kinds
-from groups.gates import NO_OFFSET, CommitFailed, Coordinators, OffsetAndMetadata
-from groups.gates.coordinators import KeyType
+from groups.gates.base import NO_OFFSET, CommitFailed, OffsetAndMetadata
+from groups.gates.coordinators import Coordinators, KeyType
 from groups.gates.pieces import smaller
 from groups.gates.requests import by_topic, failed_partitions, offset_commit, offset_fetch
 from groups.group_reader import GroupReader

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 import pytest_asyncio
 
 from admin.models import DemoteGroupsRequest, GroupState, PromoteRequest
-from groups.gates import Coordinators, OffsetAndMetadata
+from groups.gates.base import OffsetAndMetadata
+from groups.gates.coordinators import Coordinators
 from groups.gates.requests import offset_commit
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess

@@ -19,8 +19,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 import tests.controller.test_store_contract as contract
 from controller.operations import Delete, Put, Versioned
-from fleet.stores import ControllerFenced, Store, StoreError
-from fleet.stores.base import Candidate
+from fleet.stores.base import Candidate, ControllerFenced, Store, StoreError
 from fleet.stores.topic.producer import CommitOutcomeUnknown
 from fleet.stores.topic.records import Item, Replay
 from fleet.stores.topic.store import TopicStore

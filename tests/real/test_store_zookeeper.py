@@ -12,7 +12,7 @@ import pytest
 
 from controller.errors import CorruptState
 from controller.operations import Delete, Put, Versioned
-from fleet.stores import ControllerFenced, NodeNotEmpty, StoreError, StoreTooNew, VersionConflict
+from fleet.stores.base import ControllerFenced, NodeNotEmpty, StoreError, StoreTooNew, VersionConflict
 from fleet.stores.zookeeper.client import MAX_TRANSACTION_BYTES
 from fleet.stores.zookeeper.store import ZooKeeperStore
 from lab.clusters.ports import PortReservation

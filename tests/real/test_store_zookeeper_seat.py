@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from controller.operations import Put
-from fleet.stores import ControllerFenced, StoreError
-from fleet.stores.base import Candidate, FleetStore
+from fleet.stores.base import Candidate, ControllerFenced, FleetStore, StoreError
 from fleet.stores.zookeeper.plan import Remove
 from tests.real import harness_store_zookeeper as rig
 from tests.real.harness_store_zookeeper import (

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from controller.operations import Put, Versioned
-from fleet.stores import ControllerFenced, StoreError
+from fleet.stores.base import ControllerFenced, StoreError
 from fleet.stores.zookeeper.client import Rejected
 from fleet.stores.zookeeper.plan import Step
 from fleet.stores.zookeeper.session import Disconnected

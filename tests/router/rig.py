@@ -289,7 +289,7 @@ class Rig:
             "127.0.0.1",
             0,
             ListenerInfo("CLIENTS", self.protocol),
-            ListenerSecurity.plaintext(),
+            ListenerSecurity(),
             self.router,
             alloc=FramePool(4 << 20).take,
         )

@@ -34,9 +34,7 @@ async def test_who_comes_early_is_answered_by_who_serves_later(port: int) -> Non
     writer.write(REQUEST)
     await writer.drain()
     info = ListenerInfo("CLIENTS", "PLAINTEXT")
-    listener = await start_listener(
-        HOST, port, info, ListenerSecurity.plaintext(), echo, bound=doors.take(HOST, port)
-    )
+    listener = await start_listener(HOST, port, info, ListenerSecurity(), echo, bound=doors.take(HOST, port))
     try:
         assert listener.port == port
         async with asyncio.timeout(5):

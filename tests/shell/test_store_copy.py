@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from controller.operations import Put, Versioned
-from fleet.stores import SqliteStore, StoreError
-from fleet.stores.base import Candidate
+from fleet.stores.base import Candidate, StoreError
+from fleet.stores.sqlite import SqliteStore
 from linker.config.file import load_config
 from linker.config.model import Config
 from linker.stores import CopyUnfinished, Location, StoreMoved, open_store

@@ -20,6 +20,7 @@ from linker.links.source_events import SourceEvents
 from linker.links.source_sync import SourceSync
 from linker.links.switching import LinkSwitch
 from linker.promote.taken_source import TakenSource
+from tests.fakes.copy_marks import marks_of
 from tests.sim.cluster import Cluster
 from tests.sim.follower import Follower
 from tests.sim.replicas import Served
@@ -102,10 +103,7 @@ class Ports(ClusterPorts):
         self._place = place
 
     def marks(self) -> dict[str, dict[TopicPartition, int]]:
-        found: dict[str, dict[TopicPartition, int]] = {}
-        for copy in self.copies(None, ()):
-            found.setdefault(copy.link, {})[copy.tp] = hash(copy.substance)
-        return found
+        return marks_of(self.copies(None, ()))
 
     def copies(self, link: str | None, tps: Collection[TopicPartition]) -> list[CopyReport]:
         return self._place.reports(tps or self._place.world.tps)

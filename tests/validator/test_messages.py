@@ -3,7 +3,6 @@
 import pytest
 
 from validator.messages import (
-    EMPTY_DIGEST,
     BatchFacts,
     Checked,
     Configure,
@@ -55,8 +54,8 @@ def test_a_message_is_one_line_and_comes_back_equal():
         batches=2,
         records=7,
         bytes=300,
-        digest=EMPTY_DIGEST,
-        source_digest=EMPTY_DIGEST,
+        digest="0" * 32,
+        source_digest="0" * 32,
         seconds=0.1,
         findings=(Finding(kind=FindingKind.CORRUPT, offset=7, detail="a\nb", replica=FACTS),),
         findings_count=1,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.fakes.metadata_records import encode_record
 from wire.errors import MalformedFrame, UnsupportedApi
-from wire.metadata import decode_metadata_value
+from wire.metadata.decode import decode_metadata_value
 from wire.metadata.fields import Field
 from wire.metadata.schemas import SCHEMAS
 

@@ -11,15 +11,9 @@ from hypothesis import strategies as st
 from tests.fakes.metadata_records import encode_batch, encode_record, leader_change, snapshot_bytes
 from wire.errors import MalformedFrame, UnsupportedApi
 from wire.frames.batch import iter_batch_headers
-from wire.metadata import (
-    ClusterImage,
-    Endpoint,
-    MetadataRecord,
-    PartitionImage,
-    load_snapshot,
-    replay_batches,
-)
-from wire.metadata.decode import decode_metadata_value
+from wire.metadata.decode import MetadataRecord, decode_metadata_value
+from wire.metadata.image import ClusterImage, Endpoint, PartitionImage
+from wire.metadata.replay import load_snapshot, replay_batches
 
 T1, T2 = b"1" * 16, b"2" * 16
 A, B = b"a" * 16, b"b" * 16
@@ -282,7 +276,7 @@ def test_a_transaction_shows_at_its_end_or_not_at_all() -> None:
         assert image.replay(item) == frozenset()
     assert state(image) == state(replayed(TOPIC, PARTITION))
     image.replay(begin)
-    image.reset()
+    image.adopt(ClusterImage())
     assert not image.in_transaction
     assert (image.offset, image.epoch) == (-1, -1)
 

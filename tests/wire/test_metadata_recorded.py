@@ -11,7 +11,9 @@ import pytest
 
 from wire.frames.batch import iter_batch_headers, iter_records
 from wire.frames.types import parse_topic_id
-from wire.metadata import ClusterImage, decode_metadata_value, load_snapshot, replay_batches
+from wire.metadata.decode import decode_metadata_value
+from wire.metadata.image import ClusterImage
+from wire.metadata.replay import load_snapshot, replay_batches
 from wire.metadata.schemas import SCHEMAS
 
 DATA = Path(__file__).parent / "data"

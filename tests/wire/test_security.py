@@ -22,12 +22,6 @@ def test_plaintext_is_the_default() -> None:
     assert security.sasl is None
 
 
-def test_a_prefix_selects_its_own_properties() -> None:
-    props = {"security.protocol": "PLAINTEXT", "controller.security.protocol": "SSL"}
-    assert ClientSecurity.from_properties(props).protocol == "PLAINTEXT"
-    assert ClientSecurity.from_properties(props, prefix="controller.").protocol == "SSL"
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -150,8 +144,3 @@ def test_listener_mistakes(props: dict[str, str], says: str) -> None:
     own = {"ssl.keystore.key": issued.key, "ssl.keystore.certificate.chain": issued.certificate}
     with pytest.raises(InvalidSecurityConfig, match=says):
         ListenerSecurity.from_properties({**props, **(own if "ssl.client.auth" in props else {})})
-
-
-def test_a_sasl_listener_knows_that_it_is_one() -> None:
-    assert ListenerSecurity.from_properties({"security.protocol": "SASL_PLAINTEXT"}).sasl
-    assert not ListenerSecurity.plaintext().sasl

@@ -43,7 +43,7 @@ async def listening(
     limits: ListenerLimits | None = None,
     info: ListenerInfo = PLAINTEXT,
 ) -> AsyncIterator[Listener]:
-    listener = await start_listener("127.0.0.1", 0, info, ListenerSecurity.plaintext(), handler, limits)
+    listener = await start_listener("127.0.0.1", 0, info, ListenerSecurity(), handler, limits)
     try:
         yield listener
     finally:

@@ -431,7 +431,7 @@ async def test_an_address_in_use_is_an_error_of_the_listener(unused_tcp_port: in
     handler: Callable[[Exchange], None] = lambda exchange: None  # noqa: E731
     with socket.create_server(("127.0.0.1", unused_tcp_port)):
         for info, security in (
-            (PLAINTEXT, ListenerSecurity.plaintext()),
+            (PLAINTEXT, ListenerSecurity()),
             (ListenerInfo("CLIENTS", "SSL"), SECURED),
         ):
             with pytest.raises(OSError, match="in use"):

@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 MAX_FINDINGS = 20
 """Findings of one replica that are told, the first by offset; `findings_count` counts them all."""
-EMPTY_DIGEST = "0" * 32
 
 Offset = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]

@@ -19,13 +19,11 @@ class Verdict(StrEnum):
     """The worst first."""
 
     DIFFERENT = "DIFFERENT"  # at least one replica holds something else
-    STARTS_LATE = (
-        "STARTS_LATE"  # a replica lacks records of the source before its log start; behind it nothing differs
-    )
+    # A replica lacks records of the source before its log start; behind it nothing differs.
+    STARTS_LATE = "STARTS_LATE"
     NOT_PROVED = "NOT_PROVED"  # no difference was found, but not everything was compared
-    CLEANED = (
-        "CLEANED"  # equal but for what log cleaners took on either side: which records that was is not proved
-    )
+    # Equal but for what log cleaners took on either side: which records that was is not proved.
+    CLEANED = "CLEANED"
     EQUAL_FROM = "EQUAL_FROM"  # equal from where the mirror began; the source goes further back
     EQUAL = "EQUAL"  # every replica holds what the source holds, from its start up to the end it had to have
 

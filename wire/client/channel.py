@@ -51,7 +51,6 @@ class Channel(asyncio.BufferedProtocol):
         self._drain_waiters: list[asyncio.Future[None]] = []
         self._paused_reading = 0
         self._on_closed: list[Callable[[], None]] = []
-        self._max_frame = max_frame
         self.peer = "?"
         self.write_paused = False
         self.closed = False

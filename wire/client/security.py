@@ -42,18 +42,16 @@ class TlsMaterial:
     key_password: str | None = field(default=None, repr=False)
 
     @classmethod
-    def from_properties(cls, props: Mapping[str, str], prefix: str = "") -> TlsMaterial:
-        trust = _pem(props, prefix, "ssl.truststore.certificates", "ssl.truststore")
-        chain = props.get(f"{prefix}ssl.keystore.certificate.chain")
-        key = props.get(f"{prefix}ssl.keystore.key")
+    def from_properties(cls, props: Mapping[str, str]) -> TlsMaterial:
+        trust = _pem(props, "ssl.truststore.certificates", "ssl.truststore")
+        chain = props.get("ssl.keystore.certificate.chain")
+        key = props.get("ssl.keystore.key")
         if (chain is None) != (key is None):
-            raise InvalidSecurityConfig(
-                f"{prefix}ssl.keystore.certificate.chain and {prefix}ssl.keystore.key belong together"
-            )
+            raise InvalidSecurityConfig("ssl.keystore.certificate.chain and ssl.keystore.key belong together")
         if chain is None:
             # one PEM file with the private key and its chain, as Kafka wants it
-            chain = key = _pem(props, prefix, None, "ssl.keystore")
-        return cls(trust, chain, key, props.get(f"{prefix}ssl.key.password"))
+            chain = key = _pem(props, None, "ssl.keystore")
+        return cls(trust, chain, key, props.get("ssl.key.password"))
 
     def load_into(self, context: ssl.SSLContext) -> None:
         try:
@@ -87,17 +85,17 @@ class ClientSecurity:
         return cls()
 
     @classmethod
-    def from_properties(cls, props: Mapping[str, str], *, prefix: str = "") -> ClientSecurity:
+    def from_properties(cls, props: Mapping[str, str]) -> ClientSecurity:
         """From Kafka's client properties; other properties are ignored."""
-        protocol = _protocol(props.get(f"{prefix}security.protocol", "PLAINTEXT"), prefix)
-        sasl = _sasl(props, prefix) if protocol.startswith("SASL") else None
+        protocol = _protocol(props.get("security.protocol", "PLAINTEXT"))
+        sasl = _sasl(props) if protocol.startswith("SASL") else None
         if not protocol.endswith("SSL"):
             return cls(protocol, sasl)
-        tls = TlsMaterial.from_properties(props, prefix)
-        algorithm = props.get(f"{prefix}ssl.endpoint.identification.algorithm", "https").strip().lower()
+        tls = TlsMaterial.from_properties(props)
+        algorithm = props.get("ssl.endpoint.identification.algorithm", "https").strip().lower()
         if algorithm not in ("https", ""):
             raise InvalidSecurityConfig(
-                f"{prefix}ssl.endpoint.identification.algorithm={algorithm}: only https or empty is known"
+                f"ssl.endpoint.identification.algorithm={algorithm}: only https or empty is known"
             )
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies peer and host name
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -114,40 +112,32 @@ class ClientSecurity:
 
 @dataclass(frozen=True, slots=True)
 class ListenerSecurity:
-    """How clients and brokers connect to us. With `sasl`, the router lets a real broker authenticate them."""
+    """How clients and brokers connect to us. Where it is by SASL, the router lets a real broker authenticate them."""
 
     protocol: str = "PLAINTEXT"
     tls: TlsMaterial | None = None
     _context: ssl.SSLContext | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def plaintext(cls) -> ListenerSecurity:
-        return cls()
-
-    @classmethod
-    def from_properties(cls, props: Mapping[str, str], *, prefix: str = "") -> ListenerSecurity:
+    def from_properties(cls, props: Mapping[str, str]) -> ListenerSecurity:
         """From Kafka's broker-side ssl.* names and security.protocol."""
-        protocol = _protocol(props.get(f"{prefix}security.protocol", "PLAINTEXT"), prefix)
+        protocol = _protocol(props.get("security.protocol", "PLAINTEXT"))
         if not protocol.endswith("SSL"):
             return cls(protocol)
-        tls = TlsMaterial.from_properties(props, prefix)
+        tls = TlsMaterial.from_properties(props)
         if tls.chain is None:
             raise InvalidSecurityConfig(
-                f"a {protocol} listener needs {prefix}ssl.keystore.location, or "
-                f"{prefix}ssl.keystore.key with {prefix}ssl.keystore.certificate.chain"
+                f"a {protocol} listener needs ssl.keystore.location, or "
+                "ssl.keystore.key with ssl.keystore.certificate.chain"
             )
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         tls.load_into(context)
-        auth = props.get(f"{prefix}ssl.client.auth", "none").strip().lower()
+        auth = props.get("ssl.client.auth", "none").strip().lower()
         if auth not in ("none", "requested", "required"):
-            raise InvalidSecurityConfig(
-                f"{prefix}ssl.client.auth={auth}: none, requested or required is known"
-            )
+            raise InvalidSecurityConfig(f"ssl.client.auth={auth}: none, requested or required is known")
         if auth != "none" and tls.trust is None:
-            raise InvalidSecurityConfig(
-                f"{prefix}ssl.client.auth={auth} needs {prefix}ssl.truststore.location"
-            )
+            raise InvalidSecurityConfig(f"ssl.client.auth={auth} needs ssl.truststore.location")
         context.verify_mode = {
             "none": ssl.CERT_NONE,
             "requested": ssl.CERT_OPTIONAL,
@@ -155,40 +145,33 @@ class ListenerSecurity:
         }[auth]
         return cls(protocol, tls, context)
 
-    @property
-    def sasl(self) -> bool:
-        return self.protocol.startswith("SASL")
-
     def ssl_context(self) -> ssl.SSLContext | None:
         return self._context
 
 
-def _protocol(value: str, prefix: str) -> str:
+def _protocol(value: str) -> str:
     protocol = value.strip().upper()
     if protocol not in PROTOCOLS:
-        raise InvalidSecurityConfig(
-            f"{prefix}security.protocol={value}: one of {', '.join(PROTOCOLS)} is known"
-        )
+        raise InvalidSecurityConfig(f"security.protocol={value}: one of {', '.join(PROTOCOLS)} is known")
     return protocol
 
 
-def _sasl(props: Mapping[str, str], prefix: str) -> SaslCredentials:
+def _sasl(props: Mapping[str, str]) -> SaslCredentials:
     # Kafka's default is GSSAPI, which is not supported, so the mechanism has to be given.
-    mechanism = props.get(f"{prefix}sasl.mechanism", "").strip().upper()
+    mechanism = props.get("sasl.mechanism", "").strip().upper()
     if mechanism not in MECHANISMS:
         raise InvalidSecurityConfig(
-            f"{prefix}sasl.mechanism={mechanism or '(not given)'}: one of {', '.join(MECHANISMS)} is known"
+            f"sasl.mechanism={mechanism or '(not given)'}: one of {', '.join(MECHANISMS)} is known"
         )
-    username = props.get(f"{prefix}sasl.username")
-    password = props.get(f"{prefix}sasl.password")
-    jaas = props.get(f"{prefix}sasl.jaas.config")
+    username = props.get("sasl.username")
+    password = props.get("sasl.password")
+    jaas = props.get("sasl.jaas.config")
     if jaas is not None:
         options = parse_jaas(jaas)
         username, password = options.get("username", username), options.get("password", password)
     if username is None or password is None:
         raise InvalidSecurityConfig(
-            f"{mechanism} needs username and password in {prefix}sasl.jaas.config, "
-            f"or {prefix}sasl.username and {prefix}sasl.password"
+            f"{mechanism} needs username and password in sasl.jaas.config, or sasl.username and sasl.password"
         )
     return SaslCredentials(mechanism, username, password)
 
@@ -203,19 +186,19 @@ def parse_jaas(text: str) -> dict[str, str]:
     return options
 
 
-def _pem(props: Mapping[str, str], prefix: str, inline: str | None, store: str) -> str | None:
+def _pem(props: Mapping[str, str], inline: str | None, store: str) -> str | None:
     """PEM text given inline or in the file that `<store>.location` names."""
-    if inline is not None and (text := props.get(prefix + inline)):
+    if inline is not None and (text := props.get(inline)):
         return text
-    location = props.get(f"{prefix}{store}.location")
+    location = props.get(f"{store}.location")
     if not location:
         return None
-    name = f"{prefix}{store}.location={location}"
+    name = f"{store}.location={location}"
     try:
         raw = Path(location).read_bytes()
     except OSError as error:
         raise InvalidSecurityConfig(f"{name}: {error.strerror or error}") from error
-    kind = props.get(f"{prefix}{store}.type", "").strip().upper()
+    kind = props.get(f"{store}.type", "").strip().upper()
     if b"-----BEGIN " not in raw or kind in ("JKS", "PKCS12"):
         raise InvalidSecurityConfig(_not_pem(name, location, kind, raw))
     return raw.decode("utf-8", errors="strict")

@@ -6,19 +6,3 @@
 - `replay`: batches of the log and of snapshots, applied to an image
 - `schemas`: the generated tables: record types by api key
 """
-
-from wire.metadata.decode import MetadataRecord, decode_metadata_value
-from wire.metadata.image import BrokerImage, ClusterImage, Endpoint, PartitionImage, TopicImage
-from wire.metadata.replay import load_snapshot, replay_batches
-
-__all__ = [
-    "BrokerImage",
-    "ClusterImage",
-    "Endpoint",
-    "MetadataRecord",
-    "PartitionImage",
-    "TopicImage",
-    "decode_metadata_value",
-    "load_snapshot",
-    "replay_batches",
-]

@@ -101,10 +101,6 @@ class ClusterImage:
         self.epoch = -1
         self._transaction: list[MetadataRecord] | None = None
 
-    def reset(self) -> None:
-        """Empty the image, before a snapshot is loaded."""
-        self.adopt(ClusterImage())
-
     def adopt(self, other: "ClusterImage") -> None:
         """Take the contents of `other` (outside a transaction). Do not use `other` any more: its dicts are ours now."""
         self.topics_by_id = other.topics_by_id

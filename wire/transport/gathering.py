@@ -12,7 +12,6 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Final
 
 from wire.frames.pieces import PIECE, in_pieces
@@ -32,9 +31,7 @@ class _Gathering(threading.local):
     def __enter__(self) -> None:
         self.depth += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.depth -= 1
         if self.depth == 0 and self.waiting:
             waiting, self.waiting = self.waiting, []

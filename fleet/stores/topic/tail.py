@@ -49,9 +49,8 @@ class TopicTail:
         self._brokers = brokers
         self._topic_id = topic_id
         self._changed = asyncio.Event()
-        self._anew: Replay | None = (
-            None  # being read from the start, to take the place of `replay` at the end
-        )
+        # Being read from the start, to take the place of `replay` at the end.
+        self._anew: Replay | None = None
         self._at_end_since_start = False
         self._answered = self._last_end = _now()
         self._sign_of_life = _now()
