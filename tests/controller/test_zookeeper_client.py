@@ -95,7 +95,10 @@ async def test_an_open_that_is_cancelled_leaves_nothing() -> None:
 
 
 def test_kazoo_is_loaded_only_for_this_store() -> None:
-    check = "import sys, fleet.stores; assert 'kazoo' not in sys.modules; fleet.stores.ZooKeeperStore"
+    check = (
+        "import sys, linker.sidecar, linker.stores; assert 'kazoo' not in sys.modules; "
+        "import fleet.stores.zookeeper.store; assert 'kazoo' in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", check], check=True, cwd=ROOT)
 
 

@@ -81,9 +81,8 @@ class Member:
     def __init__(self, leader: int = 800) -> None:
         self.partition = SimpleNamespace(leader=leader, leader_epoch=7, replicas=(800, 1, 2), isr=(800, 1, 2))
         brokers = {broker: SimpleNamespace(fenced=False) for broker in (1, 2, 800)}
-        topic = SimpleNamespace(partitions={0: self.partition})
         self.membership: Any = SimpleNamespace(
-            image=SimpleNamespace(topics_by_id={ID: topic}, brokers=brokers)
+            image=SimpleNamespace(partition=lambda *at: {(ID, 0): self.partition}.get(at), brokers=brokers)
         )
 
     def link_brokers(self) -> frozenset[int]:
