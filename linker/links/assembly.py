@@ -145,7 +145,15 @@ class LinkAssembly:
         )
         self._fleet_controller = fleet_controller
         self.link_brokers = link_brokers
-        context = LinkContext(link.name, self.source, target, controller, link_brokers, fleet_controller)
+        context = LinkContext(
+            link.name,
+            self.source,
+            target,
+            controller,
+            link_brokers,
+            fleet_controller,
+            self.switch.without_owner,
+        )
         self.producer_ids = ProducerIdGuard(
             context,
             options.producer_id_margin,

@@ -9,6 +9,7 @@ from fleet.fleet_controller import FleetController
 from fleet.link_controller import LinkController
 from linker.membership import TargetCluster
 from wire.client.cluster import Cluster
+from wire.frames.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class LinkContext:
     link_brokers: Callable[[], frozenset[int]]
     #: Of this process, while it is the link controller.
     fleet_controller: Callable[[], FleetController | None] = lambda: None
+    #: Whether none of the source's own brokers leads a partition that link brokers follow there as in-sync replicas.
+    without_owner: Callable[[TopicPartition], bool] = lambda _tp: False
 
 
 class LinkPart:
@@ -35,6 +38,7 @@ class LinkPart:
         self._controller = context.controller
         self._link_brokers = context.link_brokers
         self._fleet_controller = context.fleet_controller
+        self._without_owner = context.without_owner
 
     @property
     def _decides(self) -> bool:

@@ -109,6 +109,7 @@ class Reassignments(LinkPart):
         """Have partitions copied to these real brokers; LinkerError if the target refuses that of one. The state follows.
         `afresh`: drop all their copies first, so that those that are left are gone at once. That is done too where no
         hand-over could complete it otherwise."""
+        self._keep_what_was_told(wanted)
         if afresh:
             refuse_to_drop(self._controller.image, self._link, wanted)
         await self._controller.forget_validation(self._link, wanted)
@@ -128,6 +129,15 @@ class Reassignments(LinkPart):
         await self._controller.follow_replicas(self._link, done)
         for error in refused.values():
             raise error
+
+    def _keep_what_was_told(self, tps: Iterable[TopicPartition]) -> None:
+        """Copies that begin from nothing tell no more where the log ends that link brokers lead at the source: its own
+        brokers would truncate what they have to that."""
+        if alone := [tp for tp in tps if self._without_owner(tp)]:
+            raise LinkerError(
+                f"{_listed(alone)}: none of the source's own brokers leads it, so its copies at the target alone tell how "
+                "far the source's log was acknowledged; move them when the source's brokers are back"
+            )
 
     async def _take_steps(
         self, wanted: Replicas, needed: Callable[[PartitionView, Sequence[int], LiveBrokers], bool]

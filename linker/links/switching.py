@@ -283,6 +283,16 @@ class LinkSwitch:
         if (fleet_controller := self._fleet_controller()) is not None:
             fleet_controller.commands.follow_again(self._link, tps)
 
+    def without_owner(self, tp: TopicPartition) -> bool:
+        """Whether none of the source's own brokers leads a partition that link brokers are in-sync replicas of."""
+        member, mirror = self._joined(), self._controller.image.mirrors.get((self._link, tp.topic))
+        partition = (
+            None if member is None or mirror is None or not mirror.sync else find(member.membership.image, tp)
+        )
+        return (
+            partition is not None and member is not None and partition.leader in {-1, *member.link_brokers()}
+        )
+
     @property
     def _there(self) -> str:
         """The cluster that the link mirrors, as `Link.at`."""

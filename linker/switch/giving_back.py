@@ -68,7 +68,7 @@ class GivingBack:
                     tp for tp in self._steps.partitions(over) if not isinstance(self._back_step(tp), Reached)
                 }
                 over -= {tp.topic for tp in lost}
-                await self._end_giving_back(over, max(deadline, now() + CALL))
+                await self._end_giving_back(sorted(over), max(deadline, now() + CALL))
                 waiting |= lost
                 left -= over
                 continue

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 from linker.links.link_part import LinkContext
+from wire.frames.types import TopicPartition
 
 
 def context(
@@ -16,6 +18,7 @@ def context(
     *,
     brokers: frozenset[int] | None = None,
     head: Any = True,
+    without_owner: Callable[[TopicPartition], bool] = lambda _tp: False,
 ) -> LinkContext:
     """`brokers`: the link brokers, by default the target's sidecar alone; `head`: whether it is the link controller, or that
     controller."""
@@ -28,4 +31,5 @@ def context(
         controller,
         lambda: frozenset({own}) if brokers is None else brokers,
         lambda: fleet,
+        without_owner,
     )

@@ -116,7 +116,15 @@ class Duties:
         controller = self._head.controller
         copies = SimpleNamespace(partitions={})
         reassignments = Reassignments(
-            context(place.link, None, place.seen, controller, brokers=place.link_brokers(), head=self._head),
+            context(
+                place.link,
+                None,
+                place.seen,
+                controller,
+                brokers=place.link_brokers(),
+                head=self._head,
+                without_owner=place.switch.without_owner,
+            ),
             cast(Any, copies),
         )
         while True:

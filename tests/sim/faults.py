@@ -323,9 +323,16 @@ class Faults:
             head.process.call(head.move, tp, replicas)
         else:
             # Nobody may take the copies away that are about to lead, while the rest of a topic can only follow them.
-            cancel = self.rng.random() < 0.2 and not (self.world.switching and self.world.may_land(tp))
+            # Nor those that alone tell how far a log was acknowledged that link brokers lead.
+            cancel = self.rng.random() < 0.2 and not (
+                self.world.switching and (self.world.may_land(tp) or self._without_owner(tp))
+            )
             self.world.note(f"a tool {'cancels' if cancel else f'reassigns to {replicas}'}: {tp}")
             self.world.target.kraft.reassign(tp, None if cancel else replicas)
+
+    def _without_owner(self, tp: TopicPartition) -> bool:
+        owner = self.world.owner[tp]
+        return owner.kraft.partitions[tp].leader not in owner.real
 
     def outside_writer(self) -> None:
         """A producer that was not moved, for a moment; what it is told is no business of a sidecar's."""

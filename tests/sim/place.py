@@ -49,6 +49,14 @@ class Copy:
         self.epochs_unwritten = False
 
     @property
+    def feed(self) -> object | None:
+        follower = self._place.sync.follower
+        return follower if self.tp in follower.followed else None
+
+    def serve_all(self) -> None:
+        """What is served here does not wait for the store."""
+
+    @property
     def topic_id(self) -> bytes:
         mirror = self._place.sidecar.shared.image.mirrors.get((self.link, self.tp.topic))
         return b"" if mirror is None else mirror.topic_id

@@ -231,8 +231,6 @@ def listeners_in_order() -> Iterator[None]:
 
 def kind_of(seed: int) -> Kind:
     """Of the story that a seed has where no kind is asked for."""
-    if seed % (2 * SWITCHED) == 11:
-        return Kind.WAVES
     if seed % SWITCHED != SWITCHED - 1:
         return Kind.PROMOTE
     return Kind.SWITCH if seed % (2 * SWITCHED) < SWITCHED else Kind.AMBUSH
