@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 
-from tests.containers.kafka_containers import missing_engine
+from lab.clusters.kafka_containers import missing_engine
 
 
 def main() -> int:

@@ -12,8 +12,8 @@ import yaml
 
 from lab.clusters.child_process import ChildError
 from lab.clusters.kafka_cluster import KafkaClusterSpec, properties_text
+from lab.clusters.kafka_containers import container_properties, container_spec, sidecar_config
 from linker.config.file import load_config
-from tests.containers.kafka_containers import container_properties, container_spec, sidecar_config
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,6 +1,6 @@
 """The main story with everything in containers: link, mirror, write through the sidecar, promote, records equal.
 
-The story knows only the interface of `tests.containers.makers`, so `make test-containers MAKER=jars` runs it on jars.
+The story knows only the interface of `lab.clusters.makers`, so `make test-containers MAKER=jars` runs it on jars.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lab.clusters.kafka_cluster import KafkaClusterSpec
-from tests.containers.kafka_containers import ContainerMaker, missing_engine
-from tests.containers.makers import SIDECAR_ID, AnySidecar, JarMaker, Maker
+from lab.clusters.kafka_containers import ContainerMaker, missing_engine
+from lab.clusters.makers import SIDECAR_ID, AnySidecar, JarMaker, Maker
 
 pytestmark = [
     pytest.mark.containers,

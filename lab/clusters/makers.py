@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Protocol, Self
 
 from lab.clusters.kafka_cluster import KafkaCluster, KafkaClusterSpec
@@ -21,7 +22,9 @@ class Started(Protocol):
 
     async def __aenter__(self) -> Self: ...
 
-    async def __aexit__(self, *_error: object) -> None: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 class AnyCluster(Started, Protocol):

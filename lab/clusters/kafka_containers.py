@@ -31,9 +31,9 @@ from lab.clusters.kafka_cluster import (
     properties_text,
 )
 from lab.clusters.kafka_jars import random_uuid
+from lab.clusters.makers import SIDECAR_ID, AnyCluster
 from lab.clusters.ports import PortReservation
 from lab.clusters.sidecar_process import COMMAND_TIMEOUT, CommandError, CommandResult
-from tests.containers.makers import SIDECAR_ID, AnyCluster
 
 ROOT = Path(__file__).parents[2]
 KAFKA_IMAGE = "apache/kafka"
