@@ -123,7 +123,7 @@ class Duties:
                 controller,
                 brokers=place.link_brokers(),
                 head=self._head,
-                without_owner=place.switch.without_owner,
+                without_owner=place.without_owner,
             ),
             cast(Any, copies),
         )

@@ -153,13 +153,17 @@ class Follower:
 
     def _begin(self, tp: TopicPartition, found: _Followed, must: list[int]) -> bool:
         """Where the slowest replica is."""
-        offsets = [self._place.position(tp, broker) for broker in must]
+        place = self._place
+        offsets = [place.position(tp, broker) for broker in must]
         if not offsets or min(offsets) < 0:
             return False
-        slowest = min(must, key=lambda broker: self._place.position(tp, broker))
-        found.fed = list(self._place.cluster.replicas.logs[tp][slowest][: min(offsets)])
+        slowest = min(must, key=lambda broker: place.position(tp, broker))
+        found.fed = list(place.cluster.replicas.logs[tp][slowest][: min(offsets)])
         assert found.copy is not None
         found.copy.took(found.fed, 0)
+        # Those that are ahead may have records of a leader before, which another one has not got: the product's cursors are
+        # checked by the leader, each by itself.
+        place.forget_positions(tp)
         return True
 
     def _find_end(self, tp: TopicPartition, found: _Followed, must: list[int]) -> None:

@@ -208,6 +208,9 @@ class Place:
         mirror = self.sidecar.shared.image.mirrors.get((self.link, tp.topic))
         return () if mirror is None else mirror.replicas_of(tp.partition)
 
+    def without_owner(self, tp: TopicPartition) -> bool:
+        return self.world.switching and self.switch.without_owner(tp)
+
     def _look(self, _records: object = ()) -> None:
         """Copies are those that this sidecar leads."""
         for tp in self.world.tps:
