@@ -9,7 +9,7 @@ Not here: the session's own ids and epochs (fetch_session.py), when a request is
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Collection, Set
 
 from fetcher.fetch_session import PartitionKey, SessionRequest, SourceSession
 from fetcher.partition_copy import PartitionCopy, PartitionCursor
@@ -64,6 +64,11 @@ class CursorSession:
     def touch(self, cursor: PartitionCursor) -> None:
         """Something about the cursor changed: look at it before the next request."""
         self._touched.add(cursor)
+
+    @property
+    def touched(self) -> Collection[PartitionCursor]:
+        """Those that the next `apply` looks at."""
+        return self._touched
 
     @property
     def some_full(self) -> bool:

@@ -6,7 +6,8 @@ the records has asked for what comes after them. Until then the partition is not
 nothing of a follower for replica.lag.time.max.ms takes it out of the ISR and goes on, which is right for such a slow one.
 
 Invariants:
-- No fetch offset of ours is above what each replica of `must_hold` has shown to have (`PartitionCopy.held_by`).
+- No fetch offset of ours is above what each replica of `must_hold` has shown to have (`PartitionCopy.held_by`) when the
+  request is sent.
 - Nor is it above a batch whose leader epoch is not written down (`_safe`).
 - Nothing that was read is dropped before they have it: they could not get it anywhere else.
 - Each leader checks the position (LastFetchedEpoch). The replicas truncate as it says, before more is told.
@@ -185,6 +186,11 @@ class InSyncFollower:
             cursor.held = True
             if cursor.fetcher is not None:
                 cursor.fetcher.touch(cursor)
+
+    def _about_to_tell(self, cursor: PartitionCursor) -> None:
+        """Replicas may have to have it that did not when it was judged: a connection to a new leader takes its time."""
+        if cursor.fed and not cursor.held and not self._safe(cursor.mirror, cursor.position):
+            cursor.held = True
 
     def _safe(self, copy: PartitionCopy, offset: int) -> bool:
         """Whether the target has everything before the offset, and the state has its leader epochs. A link broker may lead
@@ -392,6 +398,7 @@ class InSyncFollower:
             client_id=f"{self._client_id}-replica",
             rack="",
             replica=self._ports.identity,
+            about_to_tell=self._about_to_tell,
         )
 
 

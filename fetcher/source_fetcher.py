@@ -56,8 +56,10 @@ class SourceFetcher:
         rack: str,
         rate: SourceRate | None = None,
         replica: Callable[[], tuple[int, int] | None] | None = None,
+        about_to_tell: Callable[[PartitionCursor], None] = lambda _cursor: None,
     ) -> None:
-        """`replica`: the broker id and epoch in the source's cluster to fetch with as a replica, if they are known."""
+        """`replica`: the broker id and epoch in the source's cluster to fetch with as a replica, if they are known.
+        `about_to_tell`: called before a replica's request names the position of a cursor; it may hold the cursor."""
         self.node = node
         self.slot = slot
         self.requests = 0
@@ -68,6 +70,7 @@ class SourceFetcher:
         self._rack = rack
         self._rate = rate
         self._replica = replica
+        self._about_to_tell = about_to_tell
         #: Got records with the last answer, which all replicas are about to have: worth a moment until the next request.
         self._awaited: set[PartitionCursor] = set()
         #: Read beyond what the source has told to be committed: it may tell more any moment.
@@ -235,6 +238,9 @@ class SourceFetcher:
         self._awaited.clear()
         self._change_over.take(now)
         self._change_over.part_with_idle(now)
+        told = () if replica is None else tuple(asked.touched)
+        for cursor in told:
+            self._about_to_tell(cursor)
         asked.apply(self._version, self._limits.partition_bytes)
         if not (wanted := len(asked)):
             return
@@ -248,6 +254,8 @@ class SourceFetcher:
         size = size_below(size)
         self._short_of_memory = not self._reserved.take(size)
         if self._short_of_memory:
+            for cursor in told:
+                asked.touch(cursor)  # it is judged again when there is memory
             self._budget.when_released(self._next_send.soon)
             return
         request = asked.next_request()

@@ -5,6 +5,7 @@ Only what is told by fetches counts for the follower under test: its log end is 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,6 +29,7 @@ class ReplicatedPartition:
             log.high_watermark = 0
         #: What the follower under test told this leader last; -1: nothing yet.
         self.told = -1
+        self.heard_at = time.monotonic()
         #: Where real followers end, as this leader knows by their fetches.
         self.ends: dict[int, int] = {}
         self.epoch_start = 0
@@ -75,6 +77,7 @@ class ReplicatedPartition:
         self.partition.leader = node
         self.partition.leader_epoch += 1
         self.told = -1
+        self.heard_at = time.monotonic()
         self.ends.clear()
         self.epoch_start = self.leader_log.log_end_offset
         # Partition.makeLeader has the epoch in the cache before there is a record of it.
@@ -84,7 +87,7 @@ class ReplicatedPartition:
         self.truncated_acked += [data for data in self.acked if data not in kept]
         self.advance()
 
-    # --- Partition.maybeIncrementLeaderHW, maybeExpandIsr
+    # --- Partition.maybeIncrementLeaderHW, maybeExpandIsr, maybeShrinkIsr
 
     def advance(self) -> None:
         log = self.leader_log
@@ -100,11 +103,19 @@ class ReplicatedPartition:
                     self.acked.append(self.waiting.pop(base))
         self.cluster.notify()
 
+    def drop_silent(self, lag: float) -> None:
+        """The follower under test goes out of the ISR if it has told nothing for so many seconds
+        (replica.lag.time.max.ms)."""
+        if self.in_sync and time.monotonic() - self.heard_at > lag:
+            self.partition.isr.remove(US)
+            self.advance()
+
     def hear(self, offset: int) -> None:
         """The follower under test asks for `offset`: it has everything before it."""
         if offset > self.leader_log.log_end_offset:
             return
         self.told = offset
+        self.heard_at = time.monotonic()
         if not self.in_sync and offset >= max(self.leader_log.high_watermark, self.epoch_start):
             self.partition.isr.append(US)
         self.advance()
