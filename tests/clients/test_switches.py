@@ -209,7 +209,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeStage:
 
     monkeypatch.setattr(switches, "_assembled", assembled)
     monkeypatch.setattr(switches, "committed_logs", logs)
-    monkeypatch.setattr(switches.asyncio, "sleep", sleep)
+    # Of this module alone: what else the process runs goes on sleeping.
+    monkeypatch.setattr(switches, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": sleep}))
     monkeypatch.setattr(groups, "output_of", output_of)
     return stage
 
