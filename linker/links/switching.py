@@ -208,13 +208,13 @@ class LinkSwitch:
         owner = OwnerCluster(member.membership, member.link_brokers)
         if self._records.config_changes(owner.overrides_of):
             await self._records.prove_newest()
-            changes = self._records.config_changes(owner.overrides_of)
-            log.warning(
-                "link %s: configs at the source that a switch needs, or has left, are set: %s",
-                self._link,
-                changes,
-            )
-            await owner.set_configs(changes, timeout=_CALL)
+            if changes := self._records.config_changes(owner.overrides_of):
+                log.warning(
+                    "link %s: configs at the source that a switch needs, or has left, are set: %s",
+                    self._link,
+                    changes,
+                )
+                await owner.set_configs(changes, timeout=_CALL)
 
     async def _after_hand_over(self) -> None:
         """A partition that was handed over follows the other way; a topic that is reversed as a whole is no mirror of this

@@ -85,7 +85,7 @@ class ServiceBase:
             if (back := self._reverse(link)) is not None and (back.name, topic) in self._image.mirrors:
                 raise IllegalState(
                     f"topic {topic} was switched: the target owns it, and the source follows. linker mirror switch brings "
-                    "it back, linker mirror finish ends that; nothing else can be done to it while it is so"
+                    "it back, linker mirror finish ends that; this command is for topics that the target mirrors"
                 )
             ours = self._image.links[link].prefix + topic
             raise MirrorNotFound(link, topic, ours if (link, ours) in self._image.mirrors else None)
