@@ -71,6 +71,11 @@ class Authorizer:
             self.ask(topic)
         return bool(bits >> operation & 1)
 
+    @property
+    def behind_the_client(self) -> bool:
+        """Whether answers that the broker owes the client come before those to us."""
+        return bool(self._upstream.owed)
+
     def cluster_action(self) -> bool | None:
         return self.on_cluster(Operation.CLUSTER_ACTION)
 

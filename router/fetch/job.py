@@ -20,6 +20,8 @@ from wire.server.listener import Exchange
 SOURCE_VERSIONS: Final = (12, 17)
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _SMALLEST_READ: Final = 256 << 10
+#: Partitions of a fetch that its text names.
+_TOLD: Final = 8
 
 
 class PendingFetch:
@@ -51,6 +53,28 @@ class PendingFetch:
         self.moved = False  # a log that it listens to has, and it is looked at in a moment
         self.listening: list[LocalLog] = []
         self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def found(self) -> int:
+        """Bytes of records."""
+        return sum(part.result.size for part in self.parts if part.result is not None)
+
+    @property
+    def tells_an_error(self) -> bool:
+        return any(part.result is not None and part.result.error for part in self.parts)
+
+    def __str__(self) -> str:
+        """For the log, with a few of its partitions; the times are those of the event loop."""
+        some = ", ".join(
+            f"{part.tp or repr(part.key)}@{part.asked.fetch_offset}"
+            f"{' from the source' if part.from_source else ''}{'' if part.result is None else ' found'}"
+            for part in self.parts[:_TOLD]
+        )
+        more = f" and {len(self.parts) - _TOLD} more" if len(self.parts) > _TOLD else ""
+        return (
+            f"{some}{more}; due at {self.deadline:.1f}, source's answer until {self.late_at:.1f}, next look at "
+            f"{self.look_at:.1f}, listens to {len(self.listening)} logs, {'has' if self.timer else 'has no'} timer"
+        )
 
 
 def _parts(request: FetchRequest) -> list[Part]:

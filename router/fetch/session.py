@@ -34,6 +34,7 @@ from router.fetch.decision import (
     without_lease,
 )
 from router.fetch.job import PendingFetch, most_bytes
+from router.fetch.overdue import AnswerDeadline
 from router.fetch.source import SOURCE_WAIT, SourceReads
 from router.leadership import current_leader, endpoints_of
 from router.ports import Mirror
@@ -78,6 +79,7 @@ class FetchSession:
         self.last_request = 0.0
         self.client_id: str | None = None
         self._topics: list[str] = []  # of its last fetch
+        self._overdue = AnswerDeadline(hub.loop, self)
         hub.readers[self] = None
         connection.limit_unsent(_UNSENT)
 
@@ -141,6 +143,7 @@ class FetchSession:
         if request.session_id != 0 or request.session_epoch > 0:
             self._reply(exchange, request, (), error=FETCH_SESSION_ID_NOT_FOUND)
             return
+        self._overdue.expect(exchange, self.hub.limits.upstream_timeout)
         self._when_authorized(exchange, request)
 
     def _when_authorized(
@@ -169,6 +172,7 @@ class FetchSession:
             deadline = now + min(max(0, request.max_wait_ms) / 1000, _LONGEST_WAIT)
         fetch = PendingFetch(exchange, request, deadline)
         self._fetch = fetch
+        self._overdue.expect(exchange, deadline - now)
         refused = False
         client_id = exchange.header.client_id
         for part in fetch.parts:
@@ -176,20 +180,13 @@ class FetchSession:
             refused = refused or (part.result is not None and not part.held)
             if part.held:
                 if part.mirror is not None:
-                    self._note_held(part.mirror, client_id, now)
+                    self.hub.reader_held(part.mirror, client_id, self.host, now)
             elif self.hub.first_fetches and part.tp is not None:
                 self.hub.first_fetches.note(part.tp, client_id, part.asked.fetch_offset)
         if refused:
             fetch.deadline = now  # errors and redirections do not wait for data of other partitions
         if not self._hold(fetch):
             self._look()
-
-    def _note_held(self, mirror: Mirror, client_id: str | None, now: float) -> None:
-        hub = self.hub
-        hub.stats.links[mirror.link].held += 1
-        reader = hub.held_readers.note(mirror.link, mirror.topic, client_id, self.host, now)
-        if reader is not None:
-            hub.ports.events.reader_held(reader.link, reader.topic, reader.client_id, self.host)
 
     # The lease
 
@@ -266,8 +263,7 @@ class FetchSession:
     def _read_memory(self, fetch: PendingFetch) -> list[Part]:
         """Returns the parts of which memory has nothing to say."""
         request = fetch.request
-        left = most_bytes(self.hub, request)
-        left -= sum(part.result.size for part in fetch.parts if part.result is not None)
+        left = most_bytes(self.hub, request) - fetch.found
         elsewhere: list[Part] = []
         for part in fetch.parts:
             if part.result is not None or part.awaits_replica or part.from_source:
@@ -297,10 +293,10 @@ class FetchSession:
         return elsewhere
 
     def _due(self, fetch: PendingFetch, now: float) -> bool:
-        found = sum(part.result.size for part in fetch.parts if part.result is not None)
+        found = fetch.found
         enough = found >= max(1, fetch.request.min_bytes)
         over = now >= fetch.deadline
-        if not found and now < fetch.quiet_until and not over and not self._tells_an_error(fetch):
+        if not found and now < fetch.quiet_until and not over and not fetch.tells_an_error:
             return False
         if not self._source.owes():
             # The source is asked in turns that are shorter than some waits.
@@ -309,10 +305,6 @@ class FetchSession:
             return True
         # Whether there is still time for what earlier fetches asked is for the consumer to say.
         return over and not self._source.owes(newly_asked=True)
-
-    @staticmethod
-    def _tells_an_error(fetch: PendingFetch) -> bool:
-        return any(part.result is not None and part.result.error for part in fetch.parts)
 
     def _moved(self, log: Any) -> None:
         """Only taken note of: whoever moved it has others to tell."""
@@ -334,8 +326,6 @@ class FetchSession:
         for log in fetch.listening:
             log.listeners.discard(self._moved)
         fetch.listening.clear()
-
-    # Answering
 
     def _answer(self, fetch: PendingFetch) -> None:
         if self._hold(fetch):
@@ -375,6 +365,7 @@ class FetchSession:
         )
         exchange.reply(buffers)  # which may bring the next request in: it comes behind those that wait
         self._busy = False
+        self._overdue.answered()
         if size > _UNSENT and not self._closed and not self._connection.offer_answers():
             self.hub.unread.add(self._connection, size)
             if not self._waits:
@@ -382,11 +373,21 @@ class FetchSession:
                 self._connection.when_taken(self._taken)
         self._go_on()
 
+    def waits_for_client(self) -> bool:
+        """`overdue.Answering`."""
+        return self._fetch is None and self._authorizer.behind_the_client
+
+    def state(self) -> str:
+        """`overdue.Answering`."""
+        fetch = self._fetch or "its rights are not known"
+        return f"{fetch}; source asked: {self._source.owes()}, held without the lease: {self._held}"
+
     def sweep(self, now: float) -> bool:
         return self._source.sweep(now)
 
     def closed(self) -> None:
         self._closed = True
+        self._overdue.close()
         self.hub.readers.pop(self, None)
         self.hub.unread.forget(self._room)
         self.hub.unread.taken(self._connection)

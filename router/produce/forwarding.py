@@ -16,7 +16,7 @@ from router.fence import FenceState, FenceTable
 from router.fetch.first_fetches import FirstFetches
 from router.fetch.held_readers import HeldReaders
 from router.fetch.unread import Unread
-from router.ports import RouterLimits, RouterPorts, RouterStats, SourceCluster
+from router.ports import Mirror, RouterLimits, RouterPorts, RouterStats, SourceCluster
 from router.produce.after_hand_over import AfterHandOver
 from router.produce.batch import Answer, Batch
 from router.produce.forwarded import ForwardedBook
@@ -131,6 +131,13 @@ class ForwardingHub:
     def clients_seen(self, topics: Collection[str]) -> list[ClientSeen]:
         """Those that come in here and write or read these topics."""
         return clients_seen([*self.carrying.clients, *self.readers], frozenset(topics))
+
+    def reader_held(self, mirror: Mirror, client_id: str | None, host: str, now: float) -> None:
+        """A consumer got nothing of a mirror that it may not read yet. The first time it is told of."""
+        self.stats.links[mirror.link].held += 1
+        reader = self.held_readers.note(mirror.link, mirror.topic, client_id, host, now)
+        if reader is not None:
+            self.ports.events.reader_held(reader.link, reader.topic, reader.client_id, host)
 
     def cluster(self, name: str) -> SourceCluster:
         """Where forwarded produces go: the source of the link, or the target's own brokers (TARGET)."""

@@ -65,6 +65,23 @@ def test_an_error_keeps_nothing_back() -> None:
     assert taken.calls == [b"a", b"b"]
 
 
+def test_a_write_that_the_end_brings_comes_behind_those_that_are_gathered() -> None:
+    """The end serves one connection after the other, and one that has sent all may bring about answers of another."""
+    first = Taken()
+    one = writer(first)
+
+    class Brings(Taken):
+        def write(self, data: bytes) -> None:
+            super().write(data)
+            one.write([b"late"])
+
+    two = writer(Brings())
+    with gathered_writes():
+        one.write([b"early"])
+        two.write([b"1"])
+    assert first.calls == [b"early", b"late"]
+
+
 def test_much_leaves_before_the_end() -> None:
     taken = Taken()
     one = writer(taken)

@@ -81,6 +81,8 @@ class Writer:
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Send now, or at the end of the gathering that is open. The buffers must not change until they have left."""
         if not _gathering.depth:
+            if self._buffers:  # its turn at the end of a gathering is yet to come, and these come behind them
+                self._send_gathered()
             self._send(buffers, sum(map(len, buffers)))
             return
         if not self._buffers:
