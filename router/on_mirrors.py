@@ -30,8 +30,11 @@ log = logging.getLogger(__name__)
 
 _CLOSE_SESSION: Final = -1
 _MOST_TOLD: Final = 100
+_NO_DELETIONS: Final = (
+    "DeleteRecords is refused: another cluster owns this topic; delete there, and the logs here follow"
+)
 NO_SHARE_GROUPS: Final = (
-    "a mirror is not served to share groups until its promote: read it with a consumer group"
+    "another cluster owns this topic, and share groups read at its owner alone: use a consumer group here"
 )
 
 
@@ -62,7 +65,8 @@ class MirrorRequests:
                 self._share(exchange)
 
     def _delete_records(self, exchange: Exchange) -> None:
-        """Refused: the source decides about deletions, and the mirror follows its log start."""
+        """Refused: the owner decides about deletions (the source, or the target once it was switched), and the other
+        cluster's logs follow its log start."""
         request = decoded(exchange)
         asked = [
             (topic.name, part.partition_index, part) for topic in request.topics for part in topic.partitions
@@ -79,7 +83,7 @@ class MirrorRequests:
             elif self._switching(tp):
                 error = NOT_LEADER_OR_FOLLOWER  # for a moment
             else:
-                self._tell("records deleted", tp.topic, "DeleteRecords is refused: delete them at the source")
+                self._tell("records deleted", tp.topic, _NO_DELETIONS)
             answers[tp] = {"low_watermark": -1, "error_code": error}
         rest = [
             {"name": topic.name, "partitions": parts}
