@@ -19,7 +19,14 @@ from typing import Any, Final
 from router.leadership import endpoint
 from router.ports import RouterLimits, RouterPorts
 from router.tasks import TaskKeeper
-from wire.errors import ClusterUnreachable, ConnectionLost, LinkerError, MalformedFrame, WireError
+from wire.errors import (
+    ClusterUnreachable,
+    ConnectionLost,
+    LinkerError,
+    MalformedFrame,
+    RequestTimedOut,
+    WireError,
+)
 from wire.frames.types import Node
 from wire.metadata.image import BrokerImage
 from wire.server.listener import Exchange, ServerConnection
@@ -27,6 +34,15 @@ from wire.server.listener import Exchange, ServerConnection
 OnFrame = Callable[[memoryview], None]
 
 _ATTEMPTS: Final = 3
+#: A broker answers these at once, whatever they ask: Metadata, FindCoordinator, Heartbeat, ApiVersions, DescribeCluster,
+#: DescribeTopicPartitions. Others wait for something: JoinGroup for minutes, OffsetCommit for replicas.
+_AT_ONCE: Final = frozenset({3, 10, 12, 18, 60, 75})
+#: Seconds for the answer to one of these once no other is before it. All that the client asks later waits behind it, fetches
+#: and writes included, and by itself a client gives up after 30 s (Java) or a minute (librdkafka).
+_PATIENCE: Final = 15.0
+#: The same where the controller holds the broker for dead.
+_OF_A_FENCED: Final = 2.0
+_LOOK: Final = 1.0
 
 
 def _leaving(broker: BrokerImage) -> bool:
@@ -55,7 +71,13 @@ class Upstream:
         )  # bounded by the pipelining limit of the client
         self._closed = False
         self._correlation_id = 0
-        self._unanswered = 0  # on the channel, of the client's and of our own
+        self._broker_id = -1
+        self._sent: deque[int] = (
+            deque()
+        )  # api keys on the channel, of the client's and of our own, until the answer
+        self._first_since = 0.0  # of these, since when it is the first
+        self._suspect = False  # that one was overdue at the last look
+        self._timer: asyncio.TimerHandle | None = None
         self._replaceable = not connection.listener.security_protocol.startswith("SASL_")
         #: Requests of the client's own that the broker has not answered: some may wait for minutes (JoinGroup), and the
         #: client keeps their time.
@@ -96,18 +118,25 @@ class Upstream:
         return self._correlation_id
 
     def _write(self, frame: memoryview, on_reply: OnFrame) -> None:
+        loop = asyncio.get_running_loop()
+
         def replied(result: memoryview | WireError) -> None:
             if isinstance(result, WireError):
                 self._end(result)
                 return
-            self._unanswered -= 1
+            self._sent.popleft()
+            self._first_since, self._suspect = loop.time(), False
             try:
                 on_reply(result)
             except MalformedFrame as error:
                 self._end(error)
 
         correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
-        self._unanswered += 1
+        if not self._sent:
+            self._first_since, self._suspect = loop.time(), False
+        self._sent.append(int.from_bytes(frame[:2], "big"))
+        if self._timer is None:
+            self._timer = loop.call_later(_LOOK, self._look)
         try:
             self._channel.send(correlation_id, [len(frame).to_bytes(4, "big"), frame], replied)
         except ConnectionLost as error:
@@ -117,6 +146,29 @@ class Upstream:
             self._draining = True
             self._connection.pause_reading()
             self._tasks.spawn(self._drain(), f"drain upstream of {self._connection.peer}")
+
+    def _look(self) -> None:
+        """Does the broker answer at all? Looked at twice: after a stand-still of this process its answers may be there, not
+        read yet."""
+        self._timer = None
+        if self._closed or not self._sent:
+            return
+        loop = asyncio.get_running_loop()
+        waited = loop.time() - self._first_since
+        broker = self._ports.image().brokers.get(self._broker_id)
+        patience = _OF_A_FENCED if broker is None or broker.fenced else _PATIENCE
+        overdue = self._sent[0] in _AT_ONCE and waited >= patience
+        if overdue and self._suspect:
+            self.give_up(
+                RequestTimedOut(
+                    f"real broker {self._broker_id} did not answer a request of api key {self._sent[0]} for {waited:.0f} s",
+                    sent=True,
+                    peer=self._connection.peer,
+                )
+            )
+            return
+        self._suspect = overdue
+        self._timer = loop.call_later(_LOOK, self._look)
 
     async def _drain(self) -> None:
         """The broker takes our bytes slower than the client sends them: the client waits."""
@@ -147,7 +199,7 @@ class Upstream:
             if self._closed:
                 channel.close()
                 return
-            self._channel = channel
+            self._channel, self._broker_id = channel, node.id
             channel.add_close_callback(self._upstream_closed)
             waiting, self._waiting = self._waiting, deque()
             for frame, on_reply in waiting:
@@ -166,7 +218,7 @@ class Upstream:
     def _upstream_closed(self) -> None:
         if self._closed:
             return
-        if self._replaceable and not self._unanswered:
+        if self._replaceable and not self._sent:
             self._channel = None
             self._opening = False
             return
@@ -195,5 +247,7 @@ class Upstream:
     def close(self) -> None:
         self._closed = True
         self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._channel is not None:
             self._channel.close()

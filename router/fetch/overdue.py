@@ -85,4 +85,4 @@ class AnswerDeadline:
             peer=exchange.connection.peer,
         )
         self._loop.call_exception_handler({"message": str(error)})
-        exchange.fail(error)
+        exchange.connection.abort(error)  # whatever the exchange says of itself

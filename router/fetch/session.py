@@ -143,7 +143,6 @@ class FetchSession:
         if request.session_id != 0 or request.session_epoch > 0:
             self._reply(exchange, request, (), error=FETCH_SESSION_ID_NOT_FOUND)
             return
-        self._overdue.expect(exchange, self.hub.limits.upstream_timeout)
         self._when_authorized(exchange, request)
 
     def _when_authorized(
@@ -151,6 +150,7 @@ class FetchSession:
     ) -> None:
         if self._closed:
             return
+        self._overdue.expect(exchange, self.hub.limits.upstream_timeout)
         mirrors = (self._mirror(key) for key, _ in request.topics)
         topics = [mirror.topic for mirror in mirrors if mirror is not None]
         self.last_request, self.client_id = self.hub.loop.time(), exchange.header.client_id
@@ -172,7 +172,7 @@ class FetchSession:
             deadline = now + min(max(0, request.max_wait_ms) / 1000, _LONGEST_WAIT)
         fetch = PendingFetch(exchange, request, deadline)
         self._fetch = fetch
-        self._overdue.expect(exchange, deadline - now)
+        self._overdue.expect(exchange, max(0.0, deadline - now))
         refused = False
         client_id = exchange.header.client_id
         for part in fetch.parts:

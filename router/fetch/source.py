@@ -220,7 +220,12 @@ class SourceReads:
         for fetched in response.partitions:
             part = poll.parts.get((fetched.key, fetched.index))
             if part is not None:
-                part.result = self._result(poll, part, fetched, frame)
+                try:
+                    part.result = self._result(poll, part, fetched, frame)
+                except MalformedFrame as error:
+                    # Of this partition alone: the consumer's others are at the same node, and it asks for all of them.
+                    self._not_now(poll, part, f"the source's answer for {part.tp} cannot be read: {error}")
+                    part.result = part.empty(0)
             elif self._fetch is None and fetched.records_end > fetched.records_start:
                 self._have_more.add(poll.route)
 
@@ -236,16 +241,22 @@ class SourceReads:
             return result
         # To the consumer an empty answer, but not before it could be another one: until then the leader is known, or an
         # operator has acted.
-        until = self._hub.loop.time() + _PASSING
         if verdict(fetched.error) is ErrorMeaning.RETRY and part.tp is not None:
             self._hub.recover(route.link, part.tp.topic, self._recovered)
+            self._quiet(_PASSING)
         else:
-            until += SOURCE_WAIT
             name = error_name(fetched.error)
-            self._hub.refused(route.link, f"the source answered {name} to a fetch of {part.tp}")
-        if self._fetch is not None:
-            self._fetch.quiet_until = max(self._fetch.quiet_until, until)
+            self._not_now(poll, part, f"the source answered {name} to a fetch of {part.tp}")
         return part.empty(0)
+
+    def _not_now(self, poll: _Poll, part: Part, why: str) -> None:
+        """It does not pass by itself: told of now and then, and not asked again at once."""
+        self._hub.refused(poll.route.link, why)
+        self._quiet(_PASSING + SOURCE_WAIT)
+
+    def _quiet(self, seconds: float) -> None:
+        if self._fetch is not None:
+            self._fetch.quiet_until = max(self._fetch.quiet_until, self._hub.loop.time() + seconds)
 
     # Connections
 

@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.router.rig import Log, Rig, eventually, session_of
+from tests.router.rig import E0, Log, Rig, eventually, session_of
 from tests.router.test_consumer_fetch import TP0, fetch, log_of
 from wire.client.connection import Connection
+from wire.frames.leader_epochs import LeaderEpochs
 
 
 @asynccontextmanager
@@ -336,12 +337,12 @@ async def test_who_wants_many_bytes_is_not_woken_for_each_record(monkeypatch: py
     async with Rig() as rig:
         log = log_of(rig)
         monkeypatch.setattr(Log, "read", read)
-        waiting = fetch(await rig.client(), rig, {0: 0}, max_wait_ms=400, min_bytes=1 << 20)
+        waiting = fetch(await rig.client(), rig, {0: 0}, max_wait_ms=1000, min_bytes=1 << 20)
         await eventually(lambda: bool(log.listeners))
         for _ in range(60):
             log.append(1)
             await asyncio.sleep(0.002)
-        answer = await asyncio.wait_for(waiting, 2)
+        answer = await asyncio.wait_for(waiting, 20)
         assert len(answer.values()) == 60
         assert reads < 40
 
@@ -366,3 +367,22 @@ async def test_answers_that_nobody_waits_for_are_not_kept() -> None:
         await eventually(lambda: not reads._polls)
         assert rig.source.connections_that_asked("fetch") == 2
         assert len((await fetch(client, rig, {0: 1, 1: 0}, max_wait_ms=500)).values(1)) == 1
+
+
+async def test_a_partition_whose_answer_cannot_be_read_keeps_nothing_from_the_others() -> None:
+    async with Rig(source_nodes=1) as rig:
+        client = await rig.client()
+        rig.source.add("orders", 0, 3)
+        rig.source.add("orders", 1, 3)
+        await fetch(client, rig, {0: 0}, max_wait_ms=10)
+        # Of a leader epoch that begins in the middle of a batch: no such batch can be stamped.
+        rig.directory.mirrors["orders"].partitions[0].epochs = LeaderEpochs.of(E0, 1, [(1, 0)])
+        began = time.monotonic()
+        answer = await fetch(client, rig, {0: 0, 1: 0}, max_wait_ms=100, isolation_level=1)
+        assert (answer.values(0), len(answer.values(1))) == ([], 3)
+        for _ in range(3):  # and nothing is asked without a pause
+            answer = await fetch(client, rig, {0: 0, 1: 3}, max_wait_ms=100, isolation_level=1)
+            assert (answer.values(0), answer.values(1)) == ([], [])
+        assert time.monotonic() - began > 0.25
+        assert rig.source.connections_that_asked("fetch") == 1
+        assert any("orders-0 cannot be read" in reason for _, reason in rig.events.refused)

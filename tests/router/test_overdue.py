@@ -22,7 +22,9 @@ def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overdue, "_CHANCE", 0.05)
 
 
-async def test_a_look_that_fails_is_told_of_and_the_client_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_look_that_fails_is_told_of_and_the_client_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with Rig() as rig:
         client = await rig.client()
         await fetch(client, rig, {0: 0}, max_wait_ms=10)
@@ -57,14 +59,15 @@ async def test_fetches_that_wait_their_time_are_answered() -> None:
 
 
 class Broken:
-    """An exchange that nobody answers."""
+    """An exchange that nobody answers, and its connection."""
 
     def __init__(self) -> None:
         self.header: Any = type("Header", (), {"api_version": 13})
-        self.connection: Any = type("Connection", (), {"peer": "10.0.0.1:1"})
+        self.connection = self
+        self.peer = "10.0.0.1:1"
         self.failed: WireError | None = None
 
-    def fail(self, error: WireError) -> None:
+    def abort(self, error: WireError) -> None:
         self.failed = error
 
 
