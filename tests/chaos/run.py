@@ -280,10 +280,13 @@ class Run:
         # Of what a consumer is given: markers are not, and of aborted records it depends.
         ends = {tp: log.records[-1].offset + 1 for tp, log in collected.owner.items() if log.records}
         drained = await consumer.read_up_to(ends, DRAIN_TIMEOUT)
+        if not drained:
+            self.result.evidence += self._reading()
         await consumer.stop()
         all_ends = {tp: log.end for tp, log in collected.owner_transactions.items()}
         reader_drained = await self._reader.read_up_to(all_ends, DRAIN_TIMEOUT)
         if not reader_drained:
+            self.result.evidence += self._reading()
             self.result.evidence += await asyncio.to_thread(
                 reader_behind, self.stage.target.bootstrap, self._reader.reached, all_ends
             )
@@ -327,6 +330,11 @@ class Run:
         for member in self.fleet.members:
             self.result.evidence += member.tap.unread[:1]
             member.tap.told.clear()  # a fleet that is kept begins anew
+
+    def _reading(self) -> list[str]:
+        """Why does a reader not read? The connections that fetch from sidecars."""
+        now = time.monotonic()
+        return [line for member in self.fleet.members for line in member.tap.reading(now, 2.0)]
 
     async def _abandon_clients(self) -> None:
         """Stop what still runs. After a failure, that one matters and not what a client says to it."""

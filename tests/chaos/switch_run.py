@@ -83,6 +83,8 @@ class SwitchRun(Run):
         owned = await asyncio.to_thread(Owned, self.stage, owned_by, link_brokers)
         ends = {tp: log.records[-1].offset + 1 for tp, log in owned.owner.items() if log.records}
         drained = all([await read_up_to([one], ends, DRAIN_TIMEOUT) for one in self._consumers])
+        if not drained:
+            self.result.evidence += self._reading()
         for one in self._consumers:
             await one.stop()
             behind = [

@@ -11,6 +11,7 @@ from tests.chaos.checker import Answer
 from tests.chaos.tap import ProduceTap
 from wire.frames.produce import ProduceResult, encode_produce_request, encode_produce_response
 from wire.frames.types import TopicPartition
+from wire.schema import codec
 from wire.schema.codec import encode_response
 
 ID = uuid.UUID(int=77)
@@ -103,3 +104,36 @@ def test_an_answer_that_cannot_be_read_is_not_passed_over() -> None:
     cut = response(9, 7)[4:-6]
     tap.answered(1, len(cut).to_bytes(4, "big") + cut)
     assert len(tap.unread) == 1
+
+
+def test_of_a_reader_the_open_requests_and_the_last_answer_are_told() -> None:
+    tap = ProduceTap("link broker 900")
+    tap.asked(1, request(9, 1), 1.0)  # no reader
+    assert tap.reading(9.0, 2.0) == []
+    fetch = {"replica_id": -1, "max_wait": 500, "min_bytes": 1, "topics": [], "forgotten_topics_data": []}
+    metadata = codec.encode_request("metadata", 9, {"topics": None}, correlation_id=2, client_id="reader")
+    for frame, at in (
+        (codec.encode_request("fetch", 12, fetch, correlation_id=1, client_id="reader"), 2.0),
+        (metadata, 3.0),
+        (codec.encode_request("fetch", 12, fetch, correlation_id=3, client_id="reader"), 8.5),
+    ):
+        tap.asked(2, len(frame).to_bytes(4, "big") + frame, at)
+    part = {
+        "partition_index": 4,
+        "error_code": 74,
+        "high_watermark": 20,
+        "last_stable_offset": 10,
+        "log_start_offset": 0,
+        "aborted_transactions": None,
+        "records": None,
+    }
+    answer = {"session_id": 0, "responses": [{"topic": "orders", "partitions": [part]}]}
+    reply = encode_response("fetch", 12, 1, answer)
+    tap.answered(2, len(reply).to_bytes(4, "big") + reply)
+    told = (
+        "link broker 900: reader: 2 fetches, unanswered: api key 3 v9 for 6.0 s; the last answer: asked 7.0 s ago, v12, "
+        "error 0, 4: error 74, 0 bytes, high watermark 20, last stable 10"
+    )
+    assert tap.reading(9.0, 2.0) == [told]
+    tap.closed(2)
+    assert tap.reading(9.0, 2.0) == []
