@@ -33,7 +33,7 @@ class ClientSession:
         self.is_sasl = connection.listener.security_protocol.startswith("SASL_")
         self.login = Login(self.is_sasl)
         self.authenticated = self.login.done  # of each request it is asked
-        self.upstream = Upstream(connection, hub.ports, hub.limits, hub.tasks)
+        self.upstream = Upstream(connection, hub.ports, hub.limits, hub.tasks, hub.tell)
         self.authorizer = Authorizer(self.upstream, hub.limits.authorization_ttl, hub.limits.upstream_timeout)
         self.producing: ProduceSession | None = None  # once it has written something
         self._fetch: FetchSession | None = None

@@ -58,7 +58,10 @@ class Upstream:
         ports: RouterPorts,
         limits: RouterLimits,
         tasks: TaskKeeper,
+        tell: Callable[[str], None],
     ) -> None:
+        """tell: for the log, which is told of thousands of clients at once when their broker hangs."""
+        self._tell = tell
         self._connection = connection
         self._ports = ports
         self._limits = limits
@@ -159,13 +162,9 @@ class Upstream:
         patience = _OF_A_FENCED if broker is None or broker.fenced else _PATIENCE
         overdue = self._sent[0] in _AT_ONCE and waited >= patience
         if overdue and self._suspect:
-            self.give_up(
-                RequestTimedOut(
-                    f"real broker {self._broker_id} did not answer a request of api key {self._sent[0]} for {waited:.0f} s",
-                    sent=True,
-                    peer=self._connection.peer,
-                )
-            )
+            why = f"real broker {self._broker_id} did not answer a request of api key {self._sent[0]} for {waited:.0f} s"
+            self._tell(f"the connection of {self._connection.peer} was closed: {why}")
+            self.give_up(RequestTimedOut(why, sent=True, peer=self._connection.peer))
             return
         self._suspect = overdue
         self._timer = loop.call_later(_LOOK, self._look)

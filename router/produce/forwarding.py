@@ -7,6 +7,7 @@ Lives here: ``ForwardingHub``. Not here: one client's requests (``session.py``),
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, Protocol
 
@@ -28,7 +29,10 @@ from router.turns import RequestTurns
 from wire.client.waiting import until_set
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
+from wire.server.rate_limited_log import Sparing
 from wire.transport.gathering import gathered_writes
+
+log = logging.getLogger(__name__)
 
 TICK: Final = 0.1
 REFUSAL_INTERVAL: Final = 30.0
@@ -114,6 +118,7 @@ class ForwardingHub:
         self.told_of_mirrors: set[tuple[str, str]] = set()
         #: Connections that fetch (`fetch.session.FetchSession`): they share the memory for reads.
         self.readers: dict[Seen, None] = {}
+        self._sparing = Sparing()
         self._refusals: dict[tuple[str, str], float] = {}
         self._recoveries: dict[str, Recovery] = {}
         #: Those with deadlines to keep.
@@ -158,6 +163,12 @@ class ForwardingHub:
             self._refusals.clear()
         self._refusals[link, reason] = now
         self.ports.events.forwarding_refused(link, reason)
+
+    def tell(self, text: str) -> None:
+        """In the log, as long as it is not too much."""
+        more = self._sparing.spare()
+        if more is not None:
+            log.warning("%s%s", text, more)
 
     def forget_waiter(self, waiter: Callable[[str], None]) -> None:
         for recovery in self._recoveries.values():

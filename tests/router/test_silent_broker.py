@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from dataclasses import replace
 
@@ -41,11 +42,14 @@ async def ended_after(client: Connection, rig: Rig) -> float:
     return time.monotonic() - began
 
 
-async def test_a_question_that_is_not_answered_ends_the_connection_and_the_next_one_reads() -> None:
+async def test_a_question_that_is_not_answered_ends_the_connection_and_the_next_one_reads(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with Rig() as rig:
         client = await ready(rig)
         rig.target.inject("metadata", drop=True, times=None)
         assert 0.4 < await ended_after(client, rig) < 10
+        assert re.search(r"real broker [12] did not answer a request of api key 3 for", caplog.text)
         rig.target.clear_faults()
         rig.source.add("orders", 0, 1)
         client = await ready(rig)
