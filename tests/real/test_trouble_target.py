@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from confluent_kafka import OFFSET_BEGINNING, Consumer
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from admin.models import MirrorState, PromotePhase
 from lab.clusters.kafka_cluster import KafkaCluster, KafkaNode
 from lab.clusters.sidecar_process import SidecarProcess
 from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.real.harness_promote import LINK, brokers_back
+from tests.real.harness_stalls import stopped
 from tests.real.harness_trouble import (
     TroubleScene,
     active_controller,
@@ -23,6 +26,10 @@ from tests.real.harness_trouble import (
     linked_sidecar,
     write,
 )
+from wire.frames.types import TopicPartition
+
+#: Seconds. By then the controller has long fenced a broker that hangs (broker.session.timeout.ms).
+HANGS = 30.0
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -67,6 +74,52 @@ async def test_broker_restarts(scene: TroubleScene) -> None:
     await brokers_back(scene.target)
     await scene.acked_more(20)
     await scene.target.nodes[3].restart()  # in good order: it must not wait for the link broker
+    await brokers_back(scene.target)
+    await scene.acked_more(20)
+    await scene.promoted()
+    await scene.judge()
+
+
+def longest_gap(bootstrap: str, tps: list[TopicPartition], until: Callable[[], bool]) -> float:
+    """Seconds without a record, of a consumer that asks who leads all the time: that question is passed on to one of the
+    target's brokers."""
+    reader = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "not-used",
+            "enable.auto.commit": False,
+            "topic.metadata.refresh.interval.ms": 300,
+        }
+    )
+    reader.assign([KafkaPartition(tp.topic, tp.partition, OFFSET_BEGINNING) for tp in tps])
+    last, longest = time.monotonic(), 0.0
+    try:
+        while not until():
+            message = reader.poll(0.2)
+            now = time.monotonic()
+            if message is not None and message.error() is None:
+                longest, last = max(longest, now - last), now
+        return max(longest, time.monotonic() - last)
+    finally:
+        reader.close()
+
+
+async def test_a_broker_that_hangs_does_not_hold_up_readers(scene: TroubleScene) -> None:
+    """It leads nothing that they read; but some of their other requests are passed on to it, and it answers none."""
+    await scene.begin()
+    ended = False
+    readers = [
+        asyncio.create_task(asyncio.to_thread(longest_gap, scene.target.bootstrap, scene.tps, lambda: ended))
+        for _ in range(4)
+    ]
+    try:
+        await asyncio.sleep(3)
+        with stopped(scene.target.nodes[2]):
+            await asyncio.sleep(HANGS)
+    finally:
+        ended = True
+        gaps = await asyncio.gather(*readers)
+    assert max(gaps) < HANGS - 5, gaps
     await brokers_back(scene.target)
     await scene.acked_more(20)
     await scene.promoted()
