@@ -53,6 +53,8 @@ class ConfigsPutBack:
 
     at: int  # wall clock, ms
     configs: Mapping[str, str | None]
+    #: The take-over was given up, so a request of it may be on its way still.
+    given_up: bool = field(default=False, metadata=WRITTEN_IF_SET)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,21 +84,23 @@ def given_back(
         for tp in mirror.topic_partitions():
             if going_back(image, link, tp).attempt != judged.get(tp):
                 raise Refused(f"{tp}: another AlterPartition was sent meanwhile")
-        records += [*configs_put_back(image, mirror, now), RemoveMirror(link, topic)]
+        records += [*configs_put_back(image, mirror, now, given_up=True), RemoveMirror(link, topic)]
     return records
 
 
-def configs_put_back(image: ControllerImage, mirror: MirrorTopic, now: int) -> list[Record]:
+def configs_put_back(
+    image: ControllerImage, mirror: MirrorTopic, now: int, *, given_up: bool = False
+) -> list[Record]:
     """Note the configs that the topic got back, since its own brokers lead it again, with the mirror that follows them
     now, if there is one: a late request could set the configs of the take-over once more. If `mirror` has followed its
-    owner's configs meanwhile, those values are noted."""
+    owner's configs meanwhile, those values are noted. `given_up`: the take-over was."""
     follows = image.mirrors.get((link_against(image, mirror.link).name, mirror.topic))
     if follows is None:
         return []
     before = {
         name: mirror.restore_configs.get(name, mirror.copied_configs.get(name)) for name in TAKEN_CONFIGS
     }
-    return [replace(follows, put_back=ConfigsPutBack(at=now, configs=before))]
+    return [replace(follows, put_back=ConfigsPutBack(at=now, configs=before, given_up=given_up))]
 
 
 def begin_finish(
@@ -112,7 +114,8 @@ def begin_finish(
         mirror = mirror_of(image, link, topic)
         if mirror.ending is ending:
             continue
-        if mirror.put_back is not None and (left := mirror.put_back.at + _STRAYS - now) > 0:
+        noted = mirror.put_back
+        if noted is not None and noted.given_up and (left := noted.at + _STRAYS - now) > 0:
             raise Refused(
                 f"a switch back of topic {topic!r} was given up a moment ago, and a request of it may still come: finish in "
                 f"{left // 1000 + 1} s"

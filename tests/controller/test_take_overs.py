@@ -179,12 +179,15 @@ def test_a_topic_of_a_wave_that_is_over_goes_back_when_the_switch_has_ended() ->
 
 def test_a_finish_waits_for_what_may_come_of_a_switch_back_that_was_given_up() -> None:
     image = taken(taking(image_of()))
-    noted = ConfigsPutBack(at=5_000, configs={"retention.ms": None})
+    noted = ConfigsPutBack(at=5_000, configs={"retention.ms": None}, given_up=True)
     image.replay([replace(image.partitions[BACK, TP], phase=Phase.ACTIVE)])
     image.replay([replace(image.mirrors[BACK, "t"], put_back=noted)])
     with pytest.raises(Refused, match=r"given up a moment ago.* finish in 66 s"):
         give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED, 60_000)
     assert give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED, 125_001)
+    # One that was done has heard of all its requests: there, back, there and the end, without a wait.
+    image.replay([replace(image.mirrors[BACK, "t"], put_back=replace(noted, given_up=False))])
+    assert give_backs.begin_finish(image, BACK, ["t"], SwitchEnd.CLOSED, 60_000)
 
 
 def test_a_switch_that_is_to_be_final_goes_nowhere_else() -> None:
