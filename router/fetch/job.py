@@ -91,6 +91,13 @@ def most_bytes(hub: ForwardingHub, asked: FetchRequest) -> int:
     return min(max(asked.max_bytes, 1), hub.limits.fetch_max_bytes, share)
 
 
+def enough_bytes(hub: ForwardingHub, asked: FetchRequest) -> int:
+    """From how many bytes of records on a fetch is answered. A consumer may ask for at least as many as an answer may
+    have, or more (`KafkaApis.handleFetchRequest` takes the lesser, too); and of whole batches an answer is full before
+    that, but not before the half of it."""
+    return max(1, min(asked.min_bytes, most_bytes(hub, asked) // 2))
+
+
 Expected = dict[tuple[TopicKey, int], Part]
 """The parts by how a source node's answer names them."""
 

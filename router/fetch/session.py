@@ -33,7 +33,7 @@ from router.fetch.decision import (
     led_elsewhere,
     without_lease,
 )
-from router.fetch.job import PendingFetch, most_bytes
+from router.fetch.job import PendingFetch, enough_bytes, most_bytes
 from router.fetch.overdue import AnswerDeadline
 from router.fetch.source import SOURCE_WAIT, SourceReads
 from router.leadership import current_leader, endpoints_of
@@ -294,7 +294,7 @@ class FetchSession:
 
     def _due(self, fetch: PendingFetch, now: float) -> bool:
         found = fetch.found
-        enough = found >= max(1, fetch.request.min_bytes)
+        enough = found >= enough_bytes(self.hub, fetch.request)
         over = now >= fetch.deadline
         if not found and now < fetch.quiet_until and not over and not fetch.tells_an_error:
             return False

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from router.ports import RouterLimits
 from tests.router.rig import E0, Log, Rig, eventually, session_of
 from tests.router.test_consumer_fetch import TP0, fetch, log_of
 from wire.client.connection import Connection
@@ -386,3 +387,15 @@ async def test_a_partition_whose_answer_cannot_be_read_keeps_nothing_from_the_ot
         assert time.monotonic() - began > 0.25
         assert rig.source.connections_that_asked("fetch") == 1
         assert any("orders-0 cannot be read" in reason for _, reason in rig.events.refused)
+
+
+@pytest.mark.parametrize("batch", [50_000, 100_000, 200_000])
+async def test_a_consumer_that_wants_more_at_least_than_its_share_is_not_kept_waiting(batch: int) -> None:
+    """Its answer is as full as it can be: it would be so at the deadline, too."""
+    async with Rig(limits=RouterLimits(read_bytes=256 << 10)) as rig:
+        log = rig.logs[TP0] = Log(topic_id=rig.directory.mirrors["orders"].topic_id)
+        for _ in range(2_000_000 // batch):
+            log.append([b"x" * batch])
+        client = await rig.client()
+        async with asyncio.timeout(5):
+            await fetch(client, rig, {0: 0}, max_wait_ms=30_000, min_bytes=1 << 20)
