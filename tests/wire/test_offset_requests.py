@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 import time
 from typing import Any
 
@@ -27,7 +28,7 @@ from wire.schema import codec
 
 LIST_OFFSETS = range(LIST_OFFSETS_VERSIONS[0], LIST_OFFSETS_VERSIONS[1] + 1)
 EPOCHS = range(OFFSET_FOR_LEADER_EPOCH_VERSIONS[0], OFFSET_FOR_LEADER_EPOCH_VERSIONS[1] + 1)
-MARKERS = range(WRITE_TXN_MARKERS_VERSIONS[0], WRITE_TXN_MARKERS_VERSIONS[1] + 1)
+MARKERS = range(1, WRITE_TXN_MARKERS_VERSIONS[1] + 1)  # the schema of today has no older one
 
 
 def request(api: str, version: int, fields: dict[str, Any]) -> tuple[bytes, int]:
@@ -145,6 +146,27 @@ def test_write_txn_markers(version: int) -> None:
         (topic.name, [(one.partition_index, int(one.error_code)) for one in topic.partitions])
         for topic in answer.markers[0].topics
     ] == [("orders", [(0, 0), (5, 0)]), ("x", [])]
+
+
+def test_write_txn_markers_of_a_coordinator_before_2_8() -> None:
+    """`WriteTxnMarkersRequest.json` of Kafka 2.7: version 0, with no other one, and nothing flexible."""
+    name = struct.pack(">h6s", 6, b"orders")
+    head = struct.pack(">hhih3s", 27, 0, 7, 3, b"app")
+    topics = struct.pack(">i", 1) + name + struct.pack(">iii", 2, 0, 5)
+    frame = (
+        head + struct.pack(">i", 1) + struct.pack(">qh?", 1 << 40, 3, True) + topics + struct.pack(">i", 8)
+    )
+    header, at = parse_request_header(memoryview(frame))
+    assert (header.client_id, at) == ("app", len(head))
+    reply = answer_write_txn_markers(frame, at, 0, 7, lambda _topic, index: 6 if index else 0)
+    told = struct.pack(">i", 1) + struct.pack(">q", 1 << 40) + struct.pack(">i", 1) + name
+    told += struct.pack(">i", 2) + struct.pack(">ihih", 0, 0, 5, 6)
+    assert reply == struct.pack(">ii", 4 + len(told), 7) + told
+    for end in range(at, len(frame)):
+        with pytest.raises(MalformedFrame):
+            answer_write_txn_markers(frame[:end], at, 0, 7)
+    with pytest.raises(MalformedFrame):
+        answer_write_txn_markers(frame + b"\0", at, 0, 7)
 
 
 def _frames() -> list[tuple[Any, int, bytes, int]]:

@@ -32,7 +32,8 @@ a broker once for each partition that it leads."""
 
 LIST_OFFSETS_VERSIONS: Final = (1, 11)
 OFFSET_FOR_LEADER_EPOCH_VERSIONS: Final = (2, 4)
-WRITE_TXN_MARKERS_VERSIONS: Final = (1, 2)
+#: Version 0 is that of coordinators before Kafka 2.8, which ask nobody for versions; 4.0 has dropped it.
+WRITE_TXN_MARKERS_VERSIONS: Final = (0, 2)
 
 
 class AskedPartition(NamedTuple):
@@ -82,6 +83,7 @@ _LISTED_ANSWER: Final = {1: struct.Struct(">ihqq"), 4: struct.Struct(">ihqqi"), 
 _EPOCH_ANSWER: Final = {2: struct.Struct(">hiiq"), 4: struct.Struct(">hiiqB")}
 _MARKER: Final = struct.Struct(">qhB")  # producer id, producer epoch, commit or abort
 _MARKED: Final = struct.Struct(">ihB")  # partition, error, number of tags
+_MARKED_0: Final = struct.Struct(">ih")
 _INT64: Final = struct.Struct(">q")
 
 
@@ -222,54 +224,58 @@ def answer_write_txn_markers(
     MalformedFrame.
     """
     _check("write_txn_markers", version, WRITE_TXN_MARKERS_VERSIONS)
-    out = _begin(correlation_id, flexible=True, throttle=False)
-    out += _markers(frame, body_offset, version)(error_of)
-    return _end(out, flexible=True)
+    flexible = version >= 1
+    out = _begin(correlation_id, flexible=flexible, throttle=False)
+    out += _markers(frame, body_offset, version)(error_of, flexible=flexible)
+    return _end(out, flexible=flexible)
 
 
 class _Markers(NamedTuple):
     markers: list[tuple[int, list[tuple[str, tuple[int, ...]]]]]
 
-    def __call__(self, error_of: Callable[[str, int], int] | None) -> bytearray:
-        out = bytearray(uvarint(len(self.markers) + 1))
-        pack = _MARKED.pack
+    def __call__(self, error_of: Callable[[str, int], int] | None, *, flexible: bool) -> bytearray:
+        out = bytearray(_count(len(self.markers), flexible=flexible))
+        pack, tags = (_MARKED if flexible else _MARKED_0).pack, ((0,) if flexible else ())
         for producer_id, topics in self.markers:
             out += _INT64.pack(producer_id)
-            out += uvarint(len(topics) + 1)
+            out += _count(len(topics), flexible=flexible)
             for name, indexes in topics:
-                out += compact_string(name)
-                out += uvarint(len(indexes) + 1)
+                out += compact_string(name) if flexible else string(name)
+                out += _count(len(indexes), flexible=flexible)
                 for index in indexes:
-                    out += pack(index, 0 if error_of is None else error_of(name, index), 0)
-                out.append(0)
-            out.append(0)
+                    out += pack(index, 0 if error_of is None else error_of(name, index), *tags)
+                out += bytes(tags)
+            out += bytes(tags)
         return out
 
 
 @whole("write_txn_markers", "request")
 def _markers(frame: Buffer, pos: int, version: int) -> tuple[_Markers, int]:
     markers: list[tuple[int, list[tuple[str, tuple[int, ...]]]]] = []
-    marker_count, pos = read_compact_count(frame, pos, 17)
+    flexible = version >= 1
+    counted = read_compact_count if flexible else read_count
+    marker_count, pos = counted(frame, pos, 17)
     entries = add_entries(0, marker_count, MAX_ENTRIES)
     for _ in range(marker_count):
         (producer_id, _, _) = _MARKER.unpack_from(frame, pos)
         pos += _MARKER.size
         topics: list[tuple[str, tuple[int, ...]]] = []
-        topic_count, pos = read_compact_count(frame, pos, 3)
+        topic_count, pos = counted(frame, pos, 3)
         entries = add_entries(entries, topic_count, MAX_ENTRIES)
         for _ in range(topic_count):
-            name, pos = _name(frame, pos, flexible=True)
-            count, pos = read_compact_count(frame, pos, 4)
+            name, pos = _name(frame, pos, flexible=flexible)
+            count, pos = counted(frame, pos, 4)
             entries = add_entries(entries, count, MAX_ENTRIES)
             topics.append((name, struct.unpack_from(f">{count}i", frame, pos)))
-            pos = skip_tags(frame, pos + 4 * count)
+            pos += 4 * count
+            pos = skip_tags(frame, pos) if flexible else pos
         INT32.unpack_from(frame, pos)  # the coordinator's epoch
         pos += 4
         if version >= 2:
             pos += 1  # the transaction's version
-        pos = skip_tags(frame, pos)
+        pos = skip_tags(frame, pos) if flexible else pos
         markers.append((producer_id, topics))
-    return _Markers(markers), skip_tags(frame, pos)
+    return _Markers(markers), skip_tags(frame, pos) if flexible else pos
 
 
 def _begin(correlation_id: int, *, flexible: bool, throttle: bool) -> bytearray:
