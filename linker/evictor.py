@@ -1,14 +1,15 @@
 """Takes partitions back to real brokers that a source without cordons placed on its link brokers.
 
-Of several sidecars the one with the least broker id there does it. Mirrors are none of its business, nor are topics that
-link brokers follow in sync.
+Of several sidecars the one with the least broker id there does it. Mirrored partitions are none of its business, nor are
+those that link brokers follow in sync. A partition that somebody added to such a topic was placed like any other: it gets
+its real replicas, though link brokers follow it by then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import Final, NamedTuple
 
 from controller.errors import Refused
 from controller.plan.evictions import Elect, NewIsr, NewReplicas, names, next_step
@@ -17,7 +18,7 @@ from linker.links.new_mirrors import real_brokers, replica_load
 from wire.errors import error_name
 from wire.frames.error_codes import NEW_LEADER_ELECTED
 from wire.frames.types import TopicPartition
-from wire.metadata.image import ClusterImage, TopicImage
+from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
 from wire.periodic_task import PeriodicTask
 
 log = logging.getLogger(__name__)
@@ -28,13 +29,20 @@ _STEP: Final = 0.2
 _GRACE: Final = 1.0
 
 
+class _Stranger(NamedTuple):
+    """A partition that was placed on a link broker."""
+
+    since: float
+    replicas: int  # that it is to have on real brokers
+
+
 class Evictor:
     """Of one link broker; runs beside it."""
 
     def __init__(self, broker: LinkBroker) -> None:
         self._broker = broker
         self._touched = set(broker.membership.image.topics_by_id)
-        self._since: dict[TopicPartition, float] = {}
+        self._found: dict[TopicPartition, _Stranger] = {}
         self.task = PeriodicTask(
             "evictor",
             self._look,
@@ -46,7 +54,7 @@ class Evictor:
     def _pause(self, task: PeriodicTask) -> float:
         if task.failures:
             return task.backoff(_STEP, _INTERVAL)
-        return _STEP if self._since else _INTERVAL
+        return _STEP if self._found else _INTERVAL
 
     def on_change(self, _image: ClusterImage, topics: frozenset[bytes]) -> None:
         """A subscriber of the metadata log."""
@@ -66,31 +74,32 @@ class Evictor:
     async def _look(self) -> str | None:
         """One step of each partition that is on the way."""
         if not self._is_mine():
-            self._since.clear()
+            self._found.clear()
             return None
         image, ours, now = self._broker.membership.image, self._ours(), asyncio.get_running_loop().time()
         touched, self._touched = self._touched, set()
-        strangers = {tp for topic_id in touched for tp in self._strangers(topic_id)}
-        for tp in strangers:
-            self._since.setdefault(tp, now)
+        for topic_id in touched:
+            for tp, count in self._strangers(topic_id):
+                self._found.setdefault(tp, _Stranger(now, count))
         isrs: dict[TopicPartition, tuple[int, ...]] = {}
         replicas: dict[TopicPartition, tuple[int, ...]] = {}
         elected: list[TopicPartition] = []
         brokers, load = None, None
         trouble: str | None = None
-        for tp, since in list(self._since.items()):
+        for tp, stranger in list(self._found.items()):
             topic = image.topics_by_name.get(tp.topic)
             partition = None if topic is None else topic.partitions.get(tp.partition)
-            if topic is None or partition is None or not names(partition, ours) or self._kept(topic):
-                del self._since[tp]
+            if topic is None or partition is None or self._is_over(topic, partition, stranger):
+                del self._found[tp]
                 continue
-            if now - since < _GRACE:
+            if now - stranger.since < _GRACE:
                 continue
             if brokers is None or load is None:
                 brokers = real_brokers(self._broker.membership, ours)
                 load = replica_load(self._broker.membership, ours)
             try:
-                step = next_step(partition, ours, brokers, load)
+                follows = tp.partition < self._broker.kept_in_sync(tp.topic)
+                step = next_step(partition, ours, brokers, load, follows=follows)
             except Refused as error:
                 trouble = f"{tp}: {error}"
                 continue
@@ -118,16 +127,30 @@ class Evictor:
             log.warning("partitions on link brokers: %s", trouble)
         return trouble
 
-    def _kept(self, topic: TopicImage) -> bool:
-        """A mirror lies there, or link brokers are to be among its replicas."""
-        return self._broker.mirrors.by_id(topic.id) is not None or self._broker.keeps_in_sync(topic.name)
+    def _is_over(self, topic: TopicImage, partition: PartitionImage, stranger: _Stranger) -> bool:
+        """Real brokers have it, whether or not link brokers follow by now; or it is a mirror's."""
+        ours = self._ours()
+        if not names(partition, ours) or self._mirrored(topic, partition.index):
+            return True
+        real = [one for one in partition.replicas if one not in ours and one not in partition.adding]
+        return partition.index < self._broker.kept_in_sync(topic.name) and len(real) >= stranger.replicas
 
-    def _strangers(self, topic_id: bytes) -> list[TopicPartition]:
+    def _mirrored(self, topic: TopicImage, index: int) -> bool:
+        mirror = self._broker.mirrors.by_id(topic.id)
+        return mirror is not None and mirror.partition(index) is not None
+
+    def _strangers(self, topic_id: bytes) -> list[tuple[TopicPartition, int]]:
+        """With the number of replicas that each was made with."""
         topic, ours = self._broker.membership.image.topics_by_id.get(topic_id), self._ours()
-        if topic is None or self._kept(topic):
+        if topic is None:
             return []
+        kept = self._broker.kept_in_sync(topic.name)
         return [
-            TopicPartition(topic.name, one.index) for one in topic.partitions.values() if names(one, ours)
+            (TopicPartition(topic.name, one.index), len(one.replicas) - len(one.adding))
+            for one in topic.partitions.values()
+            if names(one, ours)
+            and not self._mirrored(topic, one.index)
+            and (one.index >= kept or ours.issuperset(one.replicas))
         ]
 
     async def run(self) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
+from controller.decide.reverse import at_source
 from controller.phases import ENDED
 from controller.plan import producer_ids
 from controller.plan.upstream import tell
@@ -148,6 +149,7 @@ class LinkBroker:
                 inter_broker_listeners=self.inter_broker,
                 producer_ids=self._producer_ids,
                 upstream=self._upstream,
+                followed=self._followed,
                 holds_reads=links.holds_reads,
                 control=membership.control,
             ),
@@ -281,11 +283,20 @@ class LinkBroker:
         found = self.membership.image.brokers.get(self.membership.broker_id)
         return found is not None and self.membership.identity.log_dir_id in (found.cordoned_log_dirs or ())
 
-    def keeps_in_sync(self, topic: str) -> bool:
-        """Whether the link that mirrors this cluster has link brokers among the replicas of the topic on purpose
-        (linker.switch.sync_replicas)."""
+    def _followed(self, topic: str) -> bool:
+        """A link that mirrors this cluster, in either direction, has link brokers among the topic's replicas."""
+        image = self._controller.image
+        return any(
+            (mirror.sync or mirror.restoring) and at_source(image, name) == self._at
+            for name in image.links
+            if (mirror := image.mirrors.get((name, topic))) is not None
+        )
+
+    def kept_in_sync(self, topic: str) -> int:
+        """How many partitions of the topic, from 0 on, the link that mirrors this cluster has link brokers among the
+        replicas of on purpose (linker.switch.sync_replicas). Those that were added since are not among them."""
         mirror = self._controller.image.mirrors.get((self._at, topic))
-        return mirror is not None and (mirror.sync or mirror.restoring)
+        return mirror.partitions if mirror is not None and (mirror.sync or mirror.restoring) else 0
 
     def check_may_leave(self) -> None:
         """StillHosting while a partition of the cluster names us."""

@@ -23,6 +23,6 @@
 - `split`: a request that this sidecar answers in part: a real broker answers the rest, and both answers are merged
 - `tasks`: owns the router's background tasks: opening connections, refreshing metadata
 - `turns`: works on large requests in slices, one slice per turn of the event loop for all clients together
-- `txn_markers`: WriteTxnMarkers from the target's transaction coordinators
+- `txn_markers`: WriteTxnMarkers from the transaction coordinators of the cluster that the mirrors lie in
 - `way_in`: requests of a client that has not logged in yet
 """

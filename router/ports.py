@@ -264,6 +264,8 @@ class RouterPorts:
     """The producer ids of the sidecar's links, in words for other sidecars."""
     upstream: Callable[[str], str | None] = lambda _topic: None
     """The clusters that a mirror came through, in words for other sidecars; None: the topic is no mirror."""
+    followed: Callable[[str], bool] = lambda _topic: False
+    """Whether link brokers are among the replicas of a topic on purpose, as followers of the cluster's own brokers."""
     holds_reads: Callable[[str, str | None, str], bool] = lambda _link, _client_id, _topic: False
     """Whether a consumer of this client id must not read mirrors of the link before their promote. Called per partition
     of each fetch."""

@@ -57,9 +57,12 @@ def next_step(
     ours: Collection[int],
     brokers: Sequence[ReplicaBroker],
     load: Mapping[int, Load],
+    *,
+    follows: bool = False,
 ) -> NewIsr | NewReplicas | Elect | None:
-    """`brokers`: the real ones that may hold replicas now. None: nothing to do, or nothing that is safe; Refused where there
-    are too few brokers."""
+    """`brokers`: the real ones that may hold replicas now. `follows`: the link brokers among its replicas do, by now, and
+    so would be in the ISR again at once. None: nothing to do, or nothing that is safe; Refused where there are too few
+    brokers."""
     alive = {one.id for one in brokers}
     wanted = [one for one in partition.replicas if one not in partition.removing]
     others = [one for one in wanted if one not in ours]
@@ -69,7 +72,7 @@ def next_step(
         if partition.replicas[0] in in_sync:
             return Elect()
         return NewReplicas((*in_sync, *(one for one in wanted if one not in in_sync)))
-    if in_sync and partition.leader not in ours and len(in_sync) < len(partition.isr):
+    if in_sync and partition.leader not in ours and len(in_sync) < len(partition.isr) and not follows:
         return NewIsr(in_sync)
     if (
         not in_sync

@@ -14,7 +14,6 @@ from controller.phases import Phase
 from controller.plan.in_sync import InSync
 from controller.state import JobStatus, Link, MirrorPartition, MirrorTopic, PromoteJob, SwitchEnd
 from fleet.stored_controller import StoredController
-from linker.evictor import Evictor
 from linker.links.configs import TopicConfigs
 from linker.switch import sync_replicas
 from linker.switch.rescue import Rescues
@@ -322,29 +321,6 @@ def test_a_rescue_is_gone_on_with_by_whoever_comes_next() -> None:
         assert rescuer.asked == [["t"], ["t"]]
 
     asyncio.run(main())
-
-
-def test_an_evictor_leaves_what_is_in_sync_alone() -> None:
-    """Clusters without cordons have one, which takes link brokers out of topics that they were placed on."""
-    kraft = Kraft(topic_ids={"t": b"\x01" * 16, "placed": b"\x02" * 16})
-    for name in kraft.topic_ids:
-        kraft.partitions[TopicPartition(name, 0)] = Partition((1, 800), (1, 800), leader=1)
-    topics = kraft.image().topics_by_name
-    parts = {
-        name: {0: SimpleNamespace(index=0, **vars(topic.partitions[0]))} for name, topic in topics.items()
-    }
-    image = SimpleNamespace(
-        topics_by_id={topic.id: replace(topic, partitions=parts[name]) for name, topic in topics.items()}
-    )
-    broker = SimpleNamespace(
-        membership=SimpleNamespace(image=image),
-        link_brokers=lambda: frozenset({800}),
-        mirrors=SimpleNamespace(by_id=lambda _: None),
-        keeps_in_sync=lambda topic: topic == "t",
-    )
-    evictor = Evictor(broker)  # type: ignore[arg-type]
-    found = [tp for topic_id in image.topics_by_id for tp in evictor._strangers(topic_id)]
-    assert found == [TopicPartition("placed", 0)]
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,7 @@ class Rig:
         self.followers = Followers()
         self.inter_broker: frozenset[str] = frozenset()
         self.held_clients: set[tuple[str, str | None]] = set()
+        self.followed: set[str] = set()  # topics that link brokers follow
         self.events = Events()
         self.partitions = partitions
         self.protocol = protocol
@@ -282,6 +283,7 @@ class Rig:
             link_brokers=lambda: frozenset({LINK_BROKER}),
             lease=self.lease,
             inter_broker_listeners=lambda: self.inter_broker,
+            followed=lambda topic: topic in self.followed,
             holds_reads=lambda link, client_id, _topic: (link, client_id) in self.held_clients,
         )
         self.router = Router(ports, self.limits)

@@ -191,40 +191,67 @@ async def test_a_real_broker_that_leads_before_the_take_over_was_handed_nothing(
         assert rig.router.fenced_for_hand_over(TP0)  # given back: what is held may be carried there
 
 
+async def marked(client: Any, *indexes: int) -> list[int]:
+    """The answers to a marker of these partitions of `orders`."""
+    marker = {
+        "producer_id": 7,
+        "producer_epoch": 1,
+        "transaction_result": True,
+        "coordinator_epoch": 0,
+        "topics": [{"name": "orders", "partition_indexes": list(indexes)}],
+    }
+    correlation_id = client.next_correlation_id()
+    frame = codec.encode_request(
+        "write_txn_markers", 1, {"markers": [marker]}, correlation_id=correlation_id, client_id="b"
+    )
+    got: list[Any] = []
+    client.channel.send(correlation_id, [len(frame).to_bytes(4, "big") + frame], got.append)
+    await eventually(lambda: bool(got))
+    answer = codec.decode_response("write_txn_markers", 1, got[0])
+    return [int(part.error_code) for part in answer.markers[0].topics[0].partitions]
+
+
 async def test_markers_are_not_taken_for_written() -> None:
     async with Rig(limits=RouterLimits()) as rig:
         client = await rig.client()
-        fields = {
-            "markers": [
-                {
-                    "producer_id": 7,
-                    "producer_epoch": 1,
-                    "transaction_result": True,
-                    "coordinator_epoch": 0,
-                    "topics": [{"name": "orders", "partition_indexes": [0, 1]}],
-                }
-            ]
-        }
-
-        async def marked() -> list[int]:
-            correlation_id = client.next_correlation_id()
-            frame = codec.encode_request(
-                "write_txn_markers", 1, fields, correlation_id=correlation_id, client_id="b"
-            )
-            got: list[Any] = []
-            client.channel.send(correlation_id, [len(frame).to_bytes(4, "big") + frame], got.append)
-            await eventually(lambda: bool(got))
-            answer = codec.decode_response("write_txn_markers", 1, got[0])
-            (marker,) = answer.markers
-            return [int(part.error_code) for part in marker.topics[0].partitions]
-
-        assert await marked() == [0, 0]
+        assert await marked(client, 0, 1) == [0, 0]
         switch(rig)
         started = asyncio.get_running_loop().time()
-        assert await marked() == [NOT_ENOUGH_REPLICAS, 0]
+        assert await marked(client, 0, 1) == [NOT_ENOUGH_REPLICAS, 0]
         assert asyncio.get_running_loop().time() - started > 0.15, "the coordinator would ask without a pause"
         switch(rig, over=True)
-        assert await marked() == [0, 0]
+        assert await marked(client, 0, 1) == [0, 0]
+
+
+@pytest.mark.parametrize("mirrored", [True, False], ids=["promoted", "given back"])
+async def test_markers_of_what_a_real_broker_leads_by_now_are_sent_again(mirrored: bool) -> None:
+    """The coordinator's metadata may be behind, and a client's transaction at the new leader be over by then."""
+    async with Rig(limits=RouterLimits()) as rig:
+        client = await rig.client()
+        rig.elect("orders", 0, 1, E0 + 1)
+        if not mirrored:
+            del rig.directory.mirrors["orders"]
+        assert await marked(client, 0, 1) == [NOT_LEADER, 0]
+
+
+async def test_markers_of_what_was_handed_over_are_sent_again() -> None:
+    """The state may say so before the metadata log does."""
+    async with Rig(limits=RouterLimits()) as rig:
+        client = await rig.client()
+        rig.router.hold([TP0])
+        rig.router.led_elsewhere([TP0])
+        assert await marked(client, 0, 1) == [NOT_LEADER, 0]
+
+
+@pytest.mark.parametrize(("followed", "code"), [(True, NOT_ENOUGH_REPLICAS), (False, 0)])
+async def test_markers_of_what_link_brokers_lead_since_all_others_died(followed: bool, code: int) -> None:
+    """Nothing is written down of it yet, and its own brokers have the transaction in their logs. The partitions that a
+    deleted mirror has left have none: there the coordinator would ask for ever."""
+    async with Rig(limits=RouterLimits()) as rig:
+        client = await rig.client()
+        rig.followed = {"orders"} if followed else set()
+        del rig.directory.mirrors["orders"]
+        assert await marked(client, 0, 1) == [code, code]
 
 
 @pytest.mark.parametrize("given_back", [False, True])
