@@ -40,6 +40,8 @@ class Running:
     balancer: Callable[[], Balancer | None]
     #: Those that belong to no link; the links have their own.
     periodic_tasks: Callable[[], Sequence[PeriodicTask]]
+    #: None from the end of the start until the sidecar leaves the target, else why not.
+    not_started: Callable[[], str | None]
     #: None when brokers, clients and requests are served, else why not.
     not_ready: Callable[[], str | None]
     #: Unregister within that many seconds, then end: shortly after, so that whoever asked gets the answer.

@@ -224,6 +224,7 @@ class Sidecar:
                 self.target.inter_broker.task,
                 *self.joined.periodic_tasks,
             ],
+            not_started=self.not_started,
             not_ready=self.not_ready,
             leave=self.leave,
         )
@@ -237,12 +238,15 @@ class Sidecar:
             descriptors.look()
             await asyncio.to_thread(give_back)
 
-    def not_ready(self) -> str | None:
-        """None when brokers, clients and requests are served, else why not."""
+    def not_started(self) -> str | None:
         if self._starting is not None:
             return self._starting
-        if self._left.is_set():
-            return "the sidecar has left the target cluster"
+        return "the sidecar has left the target cluster" if self._left.is_set() else None
+
+    def not_ready(self) -> str | None:
+        """None when brokers, clients and requests are served, else why not."""
+        if (reason := self.not_started()) is not None:
+            return reason
         if not self.target.membership.registration.session_valid:
             return "the target's controller has not taken a heartbeat for a while"
         return None

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from controller.errors import listed
 from controller.state import UNBOUND, MirrorPartition, MirrorTopic
-from linker.links.topic_shape import grown_at_target, led_by_others
+from linker.links.topic_shape import grown_apart, led_by_others
 from wire.metadata.image import TopicImage
 
 
@@ -35,7 +35,7 @@ def why_not(
     if led:
         named = listed([f"{state.tp} by broker {leader}" for state, leader in led])
         return f"real brokers of the target lead it without a promote: {named}"
-    return grown_at_target(mirror, found)
+    return grown_apart(mirror, found)
 
 
 def instead(mirror: MirrorTopic, found: TopicImage | None) -> str:

@@ -46,6 +46,7 @@ from linker.links.source_watch import SourceWatch
 from linker.links.switching import LinkSwitch
 from linker.links.throttle import LinkThrottle
 from linker.links.topic_follower import TopicFollower
+from linker.links.topic_shape import kept_for_its_own, of_its_own
 from linker.membership import TargetCluster
 from linker.promote.jobs import LinkPromotes
 from linker.promote.link_ports import LinkPorts
@@ -361,4 +362,7 @@ async def _drop(other: LinkAssembly | None, topic: str) -> None:
     found = other.target.image.topics_by_name.get(topic)
     # Somebody may have deleted it, and made another one of its name.
     ours = mirror is not None and found is not None and found.id == mirror.topic_id
+    own = of_its_own(mirror, found, other.link_brokers()) if mirror and found and ours else None
+    if own is not None:
+        raise LinkerError(kept_for_its_own(*own))
     await other.bring_up.delete(topic, topic_too=ours, force=True)

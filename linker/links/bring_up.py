@@ -32,7 +32,7 @@ from linker.links.new_topics import NewTopics
 from linker.links.reassignments import Reassignments, Replicas
 from linker.links.served_copies import ServedCopies
 from linker.links.topic_shape import (
-    grown_at_target,
+    grown_apart,
     leadership_of,
     on_link_brokers_alone,
 )
@@ -239,7 +239,9 @@ class BringUp(LinkPart):
             _add(refused, await self._served.follow([*mirrors, *switching]))
             _add(refused, await self._reassignments.open(mirrors, found))
             for mirror in mirrors:
-                grown = grown_at_target(mirror, found[mirror.topic])
+                link = self._controller.image.links.get(self._link)
+                reverse = link is not None and link.reverse_of is not None
+                grown = grown_apart(mirror, found[mirror.topic], reverse=reverse)
                 if grown is not None:
                     refused.setdefault(mirror.topic, ControllerError(grown))
             return refused

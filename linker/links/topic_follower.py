@@ -19,6 +19,7 @@ from linker.links.link_part import LinkContext, LinkPart
 from linker.links.new_mirrors import NewMirrors, Planned, Wanted
 from linker.links.source_topics import SourceTopicId, all_topics, gone
 from linker.links.topic_options import TopicPatterns, TopicSettings, topic_settings
+from linker.links.topic_shape import of_its_own
 from wire.errors import LinkerError
 from wire.periodic_task import PeriodicTask
 
@@ -231,13 +232,12 @@ class TopicFollower(LinkPart):
         await self._controller.delete_mirror(self._link, topic, dry_run=True)
         mirror = self._controller.image.mirrors[self._link, topic]
         found = self._target.image.topics_by_id.get(mirror.topic_id)
-        ours = self._link_brokers()
-        for index, partition in () if found is None else found.partitions.items():
-            if index >= mirror.partitions or (partition.leader >= 0 and partition.leader not in ours):
-                raise LinkerError(
-                    f"{topic}-{index} is led by broker {partition.leader} of the target, and may have records of its own: "
-                    "linker mirror delete --dry-run shows them"
-                )
+        own = None if found is None else of_its_own(mirror, found, self._link_brokers())
+        if own is not None:
+            raise LinkerError(
+                f"{own[0]} is led by broker {own[1]} of the target, and may have records of its own: "
+                "linker mirror delete --dry-run shows them"
+            )
         await self._bring_up.delete(topic, topic_too=found is not None)
 
 

@@ -74,16 +74,35 @@ def undone_late(
     ]
 
 
-def grown_at_target(mirror: MirrorTopic, topic: TopicImage) -> str | None:
-    """Says so if somebody added partitions to the mirror topic: real brokers lead them, and records that producers
-    write there never reach the source."""
+def grown_apart(mirror: MirrorTopic, topic: TopicImage, *, reverse: bool = False) -> str | None:
+    """Says so if somebody added partitions to the mirror topic: real brokers lead them, and records that producers write
+    there never reach the owner. `reverse`: of a link that runs the other way, whose mirrors lie in the source."""
     if len(topic.partitions) <= mirror.partitions:
         return None
+    there, owner = ("source", "target") if reverse else ("target", "source")
     return (
-        f"somebody added partitions to the mirror topic at the target: it has {len(topic.partitions)}, the source "
-        f"topic {mirror.partitions}; writes to the new ones stay at the target. Give the source as many (kafka-topics.sh "
+        f"somebody added partitions to the mirror topic at the {there}: it has {len(topic.partitions)}, the {owner} "
+        f"topic {mirror.partitions}; writes to the new ones stay at the {there}. Give the {owner} as many (kafka-topics.sh "
         f"--alter --topic {mirror.source_topic} --partitions {len(topic.partitions)}): empty ones are then mirrored; see "
         "docs/following.md for those with records"
+    )
+
+
+def of_its_own(
+    mirror: MirrorTopic, topic: TopicImage, link_brokers: frozenset[int]
+) -> tuple[TopicPartition, int] | None:
+    """A partition of the mirror topic that may have records of its own, and its leader: a real broker leads it."""
+    for index, partition in sorted(topic.partitions.items()):
+        if index >= mirror.partitions or (partition.leader >= 0 and partition.leader not in link_brokers):
+            return TopicPartition(mirror.topic, index), partition.leader
+    return None
+
+
+def kept_for_its_own(tp: TopicPartition, leader: int) -> str:
+    """Why a topic that was left is not deleted."""
+    return (
+        f"{tp} is led by broker {leader} of the source, and may have records that are nowhere else: finish without "
+        "--delete-source-topics, save them, and delete the topic then"
     )
 
 

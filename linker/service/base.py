@@ -78,6 +78,12 @@ class ServiceBase:
         if reason is not None:
             raise NotReady(reason)
 
+    def _require_started(self) -> None:
+        """For what is done without the target."""
+        reason = self._sidecar.not_started()
+        if reason is not None:
+            raise NotReady(reason)
+
     def _mirror(self, link: str, topic: str) -> tuple[LinkRuntime, MirrorTopic]:
         runtime = self._runtime(link)
         mirror = self._image.mirrors.get((link, topic))

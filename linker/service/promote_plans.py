@@ -31,7 +31,7 @@ from linker.links.config_options import from_target
 from linker.links.producer_view import direct_warnings, source_producers
 from linker.links.runtime import LinkRuntime
 from linker.links.times import moment
-from linker.links.topic_shape import grown_at_target
+from linker.links.topic_shape import grown_apart
 from linker.promote.ports import PromoteSettings
 from linker.promote.source_fence import check_source_fence
 from linker.service.validations import Validations
@@ -230,7 +230,7 @@ class PromotePlans(Validations):
         for topic in topics:
             mirror = self._image.mirrors.get((runtime.name, topic))
             found = runtime.target.image.topics_by_name.get(topic)
-            reason = None if mirror is None or found is None else grown_at_target(mirror, found)
+            reason = None if mirror is None or found is None else grown_apart(mirror, found)
             if reason is not None:
                 grown[topic] = reason
         return [f"topic {topic}: {reason}" for topic, reason in grown.items()]

@@ -25,11 +25,13 @@ from controller.phases import ENDED, LED_ELSEWHERE, SWITCHING, Phase
 from controller.state import PromoteJob, SwitchEnd
 from linker.joined_sources import joins_source
 from linker.links.runtime import LinkRuntime
+from linker.links.topic_shape import kept_for_its_own, of_its_own
 from linker.promote.driver import cut
 from linker.promote.ports import PromoteSettings
 from linker.service.base import shown_as
 from linker.service.promotes import Promotes
 from wire.errors import LinkerError
+from wire.frames.types import TopicPartition
 
 _FINISH_TIMEOUT = 30.0
 
@@ -74,8 +76,9 @@ class Switches(Promotes):
             self._sidecar.joined[link].links.start(reverse)
 
     async def finish_mirrors(self, link: str, request: FinishRequest, *, dry_run: bool) -> ChangeResult:
-        """Topics that the target owns, and that nobody is about to switch."""
-        self._require_ready()
+        """Topics that the target owns, and that nobody is about to switch. Where the target is lost for good this is the
+        way back, so nothing is asked of it."""
+        self._require_started()
         async with self._changing:
             runtime, reverse = self._runtime(link), self._reverse(link)
             self._check_joined(runtime)
@@ -93,6 +96,9 @@ class Switches(Promotes):
             jobs = [*self._image.running_jobs(link), *self._image.running_jobs(reverse.name)]
             if busy := sorted(set(topics).intersection(topic for job in jobs for topic in job.topics)):
                 raise IllegalState(f"{listed(busy)}: a switch is under way")
+            own = self._of_their_own(reverse, topics)
+            if own and request.delete_source_topics:
+                raise IllegalState(kept_for_its_own(*own[0]))
             if not dry_run:
                 end = SwitchEnd.DELETED if request.delete_source_topics else SwitchEnd.CLOSED
                 try:
@@ -111,8 +117,26 @@ class Switches(Promotes):
         return ChangeResult(
             dry_run=dry_run,
             actions=[Action(action="finish", resource=topic, detail=closed) for topic in topics],
-            warnings=["there is no way back: clients that are left at the source get errors from now on"],
+            warnings=[
+                "there is no way back: clients that are left at the source get errors from now on",
+                *(
+                    f"{tp} is led by broker {leader} of the source, and may have records that the target lacks: they stay "
+                    "at the source"
+                    for tp, leader in own
+                ),
+            ],
         )
+
+    def _of_their_own(self, reverse: LinkRuntime, topics: Sequence[str]) -> list[tuple[TopicPartition, int]]:
+        """Of each topic that may have records of its own in the cluster that was left, one partition that may."""
+        there = reverse.target.image.topics_by_name
+        found = []
+        for topic in topics:
+            mirror, left = self._image.mirrors[reverse.name, topic], there.get(topic)
+            if left is not None and left.id == mirror.topic_id:
+                own = of_its_own(mirror, left, reverse.link_brokers())
+                found += [] if own is None else [own]
+        return found
 
     def _check_whole(self, chosen: Mapping[str, Sequence[str]]) -> None:
         """A mirror without the first records is no log to switch to: the cluster that is left would drop them, too."""

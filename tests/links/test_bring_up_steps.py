@@ -17,7 +17,7 @@ from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
 from linker.links import copy_specs
 from linker.links.bring_up import BringUp
-from linker.links.topic_shape import grown_at_target
+from linker.links.topic_shape import grown_apart
 from linker.membership import TargetCluster
 from linker.membership.topic_operations import TOPIC_RESOURCE
 from linker.promote.fleet_ports import TargetHandOver
@@ -528,8 +528,10 @@ def test_partitions_that_somebody_added_at_the_target_are_named() -> None:
     )
     as_made: Any = SimpleNamespace(partitions={0: None, 1: None})
     grown: Any = SimpleNamespace(partitions={0: None, 1: None, 2: None})
-    assert grown_at_target(mirror, as_made) is None
-    assert "it has 3, the source topic 2" in str(grown_at_target(mirror, grown))
+    assert grown_apart(mirror, as_made) is None
+    assert "at the target: it has 3, the source topic 2" in str(grown_apart(mirror, grown))
+    back = str(grown_apart(mirror, grown, reverse=True))
+    assert "at the source: it has 3, the target topic 2" in back and "Give the target as many" in back
 
 
 async def test_a_copy_begins_with_what_the_leader_before_has_noted_meanwhile(rig: Rig) -> None:
