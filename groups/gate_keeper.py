@@ -14,6 +14,7 @@ from controller.group_phases import HELD_GROUPS, GroupPhase
 from controller.groups import GateKind, GateStage
 from controller.judge.group_offsets import Committed, Offsets, behind_by, to_commit, wanted_offsets
 from controller.mirror_group import GroupProtocol, MirrorGroup
+from controller.state import UNBOUND
 from groups import application_state, share_offsets
 from groups.gates.base import (
     NO_OFFSET,
@@ -32,7 +33,7 @@ from groups.tools import Tools
 from groups.views import GroupView
 from groups.views import Offsets as GroupOffsets
 from wire.errors import LinkerError
-from wire.frames.types import TopicPartition
+from wire.frames.types import TopicId, TopicPartition
 from wire.shown_id import shown_id
 
 log = logging.getLogger(__name__)
@@ -94,6 +95,9 @@ class GateKeeper(GroupRun):
             known = self._book.get(self.name)
             if known is None or (known.phase, known.gate) != (group.phase, group.gate):
                 return False
+            if self._made_anew(known):
+                self.drop()  # to be taken over, like another process's: it is seen what of it still holds
+                self.target = None
             assignment, reads = self._assignment(known), self._reads(known)
             gate = self.gate
             if gate is None:
@@ -105,6 +109,7 @@ class GateKeeper(GroupRun):
             self.gate = gate
             self.covered = frozenset(assignment)
             self.covered_for = reads
+            self.topic_ids.update(self._ids(known))
             known = self._book.get(self.name)
             if known is not None and known.gate_state != closed:
                 await self._book.save_gate(closed)
@@ -132,10 +137,9 @@ class GateKeeper(GroupRun):
 
     def uncovered(self, group: MirrorGroup) -> bool:
         """Whether the group may read partitions that its gate does not hold. Evaluated for every group in every round."""
-        reads = self._reads(group)
-        if self.gate is None or self.covered_for == reads:
+        if self.gate is None or self.covered_for == (reads := self._reads(group)):
             return False
-        if not self.covered >= self._assignment(group).keys():
+        if self._made_anew(group) or not self.covered >= self._assignment(group).keys():
             return True
         self.covered_for = reads  # so that the next round need not compare
         return False
@@ -143,7 +147,17 @@ class GateKeeper(GroupRun):
     def _reads(self, group: MirrorGroup) -> tuple[object, ...]:
         """A key that changes when `_assignment` may have grown."""
         sizes = tuple(map(self._tools.partitions, group.topics))
-        return group.topics, group.unmirrored, sizes, len(self.source or ())
+        return group.topics, group.unmirrored, sizes, len(self.source or ()), self._ids(group)
+
+    def _ids(self, group: MirrorGroup) -> tuple[tuple[str, TopicId], ...]:
+        mirrors, link = self._book.image.mirrors, self._book.link
+        found = ((topic, mirrors.get((link, topic))) for topic in group.topics)
+        return tuple((topic, one.topic_id) for topic, one in found if one and one.topic_id != UNBOUND)
+
+    def _made_anew(self, group: MirrorGroup) -> bool:
+        """A topic was deleted at the target and made again since. Its commits went with it, those of open transactions too
+        (`OffsetMetadataManager.onPartitionsDeleted`), and so did its assignments."""
+        return any(self.topic_ids.get(topic, topic_id) != topic_id for topic, topic_id in self._ids(group))
 
     def _assignment(self, group: MirrorGroup) -> dict[TopicPartition, int]:
         """Every partition that the group may read. Partitions of topics that are not mirrored are held too, if the

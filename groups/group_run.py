@@ -13,7 +13,7 @@ from groups.gates.topology import StreamsTopology
 from groups.left_out import LeftOut
 from groups.views import GroupView
 from wire.backoff import Backoff
-from wire.frames.types import TopicPartition
+from wire.frames.types import TopicId, TopicPartition
 
 
 @dataclass(slots=True)
@@ -26,6 +26,7 @@ class GroupRun:
     gate: Gate | None = None
     covered: frozenset[TopicPartition] = frozenset()  # partitions that the gate was closed over
     covered_for: tuple[object, ...] | None = None  # the key that `covered` was computed for
+    topic_ids: dict[str, TopicId] = field(default_factory=dict)  # of the mirrors that it was closed over
     source: Mapping[TopicPartition, Committed] | None = None  # None: not read yet
     target: dict[TopicPartition, Committed] | None = None  # as far as we know; None: to be read
     wanted: Mapping[TopicPartition, Committed] = field(default_factory=dict)

@@ -27,7 +27,7 @@ from groups.gate_keeper import CALL_TIMEOUT, GateKeeper, HeldUp
 from groups.gates.base import CommitFailed, GateLost, GateRefused, GroupActive, LostReason
 from groups.group_book import group_offsets, joined
 from groups.group_run import some
-from groups.left_out import NO_PARTITION, NOT_MIRRORED, LeftOut
+from groups.left_out import NO_PARTITION, NOT_MIRRORED, LeftOut, not_as_at_source
 from groups.other_kinds import configs_that_differ
 from groups.source_patience import GaveUp
 from groups.tools import Tools
@@ -201,8 +201,16 @@ class GroupSteps(GroupWaits):
                 return  # it had members once more: again
         if (without := self._keeper.left_out.said(last)) is not None:
             reason = joined(reason, without)
+        if first is not None and (differs := self._not_as_at_source(group, last, wanted)) is not None:
+            reason = joined(reason, differs)
         await self._book.step(self._name, GroupPhase.OPENING, offsets=group_offsets(wanted), reason=reason)
         self._began_here = True
+
+    def _not_as_at_source(self, group: MirrorGroup, source: Offsets, wanted: Offsets) -> str | None:
+        mirrors, link = self._book.image.mirrors, self._book.link
+        found = ((topic, mirrors.get((link, topic))) for topic in group.topics)
+        late = {topic for topic, one in found if one is not None and one.start != "earliest"}
+        return not_as_at_source(source, wanted, self._keeper.target or {}, group.topics, late)
 
     async def _commit_last(self, wanted: Offsets, *, force: bool) -> Offsets | None:
         """Commit them through the gate, read them back, and return those that the target can have. None: again."""

@@ -108,6 +108,30 @@ class LeftOut:
         return "; ".join(parts) or None
 
 
+def not_as_at_source(
+    source: Offsets, wanted: Offsets, target: Offsets, topics: Collection[str], late: Collection[str]
+) -> str | None:
+    """One sentence about offsets with which members skip records that the source may still have; None if there are none.
+    `late`: topics whose mirrors do not begin at the source's first record."""
+    skipped = {
+        tp: step
+        for tp, commit in wanted.items()
+        if tp.topic in late and (step := commit.offset - source[tp].offset) > 0
+    }
+    kept = sorted(tp for tp in target if tp.topic in topics and tp not in source and target[tp].offset > 0)
+    said = []
+    if skipped:
+        few = ", ".join(f"{step} of {tp}" for tp, step in sorted(skipped.items())[:_MOST])
+        more = f" and of {len(skipped) - _MOST} more" if len(skipped) > _MOST else ""
+        said.append(
+            f"the mirror begins behind its commits: {few}{more} that it has not read are not at the target"
+        )
+    if kept:
+        offsets = ", ".join(str(target[tp].offset) for tp in kept[:_MOST])
+        said.append(f"the source has no commit for {_named(kept)} any more, the target keeps {offsets}")
+    return "; ".join(said) or None
+
+
 def _named(tps: Iterable[TopicPartition]) -> str:
     found = list(tps)
     shown = ", ".join(f"{tp.topic}-{tp.partition}" for tp in found[:_MOST])

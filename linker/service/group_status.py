@@ -16,7 +16,7 @@ from admin.models import (
 )
 from controller.group_phases import HELD_GROUPS, GroupPhase
 from controller.judge.group_gates import unheld
-from controller.judge.group_offsets import differences
+from controller.judge.group_offsets import Committed, differences
 from controller.mirror_group import GroupProtocol, MirrorGroup
 from groups.excluded import Excluded
 from groups.gates.base import GroupMember
@@ -180,10 +180,19 @@ def _partitions(group: MirrorGroup, run: GroupRun | None) -> list[GroupPartition
                 target_offset=opened.get(tp) if found is None else found.offset,
                 difference=None if behind is None or tp.topic not in group.topics else behind.get(tp, 0),
                 metadata="" if committed is None else committed.metadata,
-                note=None if run is None or committed is None else run.left_out.of(tp, committed.metadata),
+                note=None if run is None or committed is None else _note(run, tp, committed),
             )
         )
     return rows
+
+
+def _note(run: GroupRun, tp: TopicPartition, committed: Committed) -> str | None:
+    if (said := run.left_out.of(tp, committed.metadata)) is not None:
+        return said
+    wanted = run.wanted.get(tp)
+    if wanted is None or wanted.offset <= committed.offset:
+        return None
+    return f"the mirror begins at {wanted.offset}: the {wanted.offset - committed.offset} before that are not at the target"
 
 
 def groups_status(groups: Sequence[MirrorGroup], manager: GroupManager | None) -> GroupsStatus:
