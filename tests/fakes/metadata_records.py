@@ -53,27 +53,40 @@ def encode_record(name: str, fields: Mapping[str, Any], version: int | None = No
 
 
 def encode_batch(
-    base_offset: int, epoch: int, values: Sequence[bytes], *, control_type: int | None = None
+    base_offset: int,
+    epoch: int,
+    values: Sequence[bytes],
+    *,
+    control_type: int | None = None,
+    control_types: Sequence[int] = (),
 ) -> bytes:
-    """A v2 batch; with control_type its records are KRaft control records of that type."""
+    """A v2 batch; with control_type its records are KRaft control records of that type, or each of its own one."""
     records = bytearray()
+    if control_type is not None:
+        control_types = [control_type] * len(values)
     for index, value in enumerate(values):
-        key = struct.pack(">hh", 0, control_type) if control_type is not None else None
+        key = struct.pack(">hh", 0, control_types[index]) if control_types else None
         body = b"\0" + varint(0) + varint(index)
         body += varint(-1) if key is None else varint(len(key)) + key
         body += varint(len(value)) + value + varint(0)
         records += varint(len(body)) + body
-    attributes = 32 if control_type is not None else 0
+    attributes = 32 if control_types else 0
     tail = struct.pack(">hiqqqhii", attributes, len(values) - 1, 0, 0, -1, -1, -1, len(values)) + records
     head = struct.pack(">ib", epoch, 2) + struct.pack(">I", crc32c(tail))
     return struct.pack(">qi", base_offset, len(head) + len(tail)) + head + tail
 
 
 def snapshot_bytes(epoch: int, values: Sequence[bytes]) -> bytes:
-    """A snapshot: header control batch, records, footer control batch (KIP-630)."""
-    header = encode_batch(0, epoch, [struct.pack(">hq", 0, 0) + b"\0"], control_type=3)
-    body = b"".join(encode_batch(1 + index, epoch, [value]) for index, value in enumerate(values))
-    footer = encode_batch(1 + len(values), epoch, [struct.pack(">h", 0) + b"\0"], control_type=4)
+    """A snapshot: header control batch, records, footer control batch (KIP-630). Behind the header the quorum's version and
+    its voters, none here, as of a quorum whose voters may change (KIP-853)."""
+    first = [
+        struct.pack(">hq", 0, 0) + b"\0",
+        struct.pack(">hh", 0, 1) + b"\0",
+        struct.pack(">h", 0) + b"\x01\0",
+    ]
+    header = encode_batch(0, epoch, first, control_types=(3, 5, 6))
+    body = b"".join(encode_batch(3 + index, epoch, [value]) for index, value in enumerate(values))
+    footer = encode_batch(3 + len(values), epoch, [struct.pack(">h", 0) + b"\0"], control_type=4)
     return header + body + footer
 
 

@@ -105,3 +105,13 @@ def test_the_log_goes_on_after_the_snapshot() -> None:
     replay_batches(resumed, log)
     assert whole.offset > SNAPSHOT_END
     assert everything(whole) == everything(resumed)
+
+
+def test_a_snapshot_of_a_quorum_whose_voters_may_change() -> None:
+    """Behind the header, in its batch, come the quorum's version and its voters (KIP-853)."""
+    data = (DATA / "dynamic-quorum.checkpoint").read_bytes()
+    batches = list(iter_batch_headers(data, 0, len(data)))
+    assert [len(list(iter_records(data, header))) for header in batches] == [3, 1]
+    image = ClusterImage()
+    assert load_snapshot(image, data, 1, 0) == frozenset()
+    assert image.offset == 0

@@ -94,11 +94,12 @@ def _replay(image: ClusterImage, record: MetadataRecord, offset: int) -> frozens
 
 
 def _control_type(buf: Buffer, header: BatchHeader) -> int:
-    """Type of a control batch's last record (-1: a data batch). Its key is (version i16, type i16)."""
-    control = -1
+    """Type of a control batch's first record (-1: a data batch). Its key is (version i16, type i16). Behind the header of a
+    snapshot come the quorum's version and its voters, in the same batch, where these may change
+    (`RecordsSnapshotWriter`, KIP-853)."""
     if header.is_control:
         for record in iter_records(buf, header):
             if record.key is None or len(record.key) < 4:
                 raise MalformedFrame("control record without a type", offset=record.offset)
-            control = INT16.unpack_from(record.key, 2)[0]
-    return control
+            return int(INT16.unpack_from(record.key, 2)[0])
+    return -1
