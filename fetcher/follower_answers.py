@@ -177,13 +177,14 @@ class FollowerAnswers:
             self._note_progress(partition, mirror, now)
             progress = partition.progress
         offset = request.fetch_offset
-        # Without a feed all of a follower's data were below the source's high watermark when they were copied. A source
-        # leader that does not know that yet must not make the follower's go back; if the data is lost, DivergingEpoch says
-        # so.
+        # Without a feed all of a follower's data were below the source's high watermark when they were copied, but for what
+        # it was fed before. A source leader that does not know that yet must not make the follower's go back; if the data
+        # is lost, DivergingEpoch says so.
+        committed = mirror.feed is None and mirror.high_watermark >= mirror.fed_to
         result = FetchPartitionResult(
             index,
             0,
-            max(mirror.high_watermark, offset) if mirror.feed is None else max(mirror.high_watermark, 0),
+            max(mirror.high_watermark, offset if committed else 0),
             mirror.last_stable_offset,
             min(mirror.log_start_offset, offset),
         )

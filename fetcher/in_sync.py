@@ -116,10 +116,12 @@ class InSyncFollower:
         """Follow these no longer; they are read as before, as consumers read."""
         for tp in tps:
             if (followed := self._followed.pop(tp, None)) is not None:
+                if (copy := followed.copy) is not None and copy.feed is not None:
+                    copy.fed_to = copy.log_end_offset
                 self._let_go(followed, "it has ended")
                 followed.thaw()
-                if followed.copy is not None:
-                    followed.copy.feed = None
+                if copy is not None:
+                    copy.feed = None
 
     def state(self, tp: TopicPartition) -> InSyncState:
         followed = self._followed.get(tp)

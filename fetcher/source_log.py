@@ -52,6 +52,8 @@ class PartitionSource:
         #: Set once records beyond the source's high watermark may come. Followers are then told the source's high
         #: watermark, however far they are.
         self.feed: Feed | None = None
+        #: Replicas may have records up to here that the source had not committed when they were fed.
+        self.fed_to = -1
         self._epochs = EpochHistory(spec.source_epochs)
         #: The history differs from the one that was written down last.
         self.epochs_unwritten = False

@@ -23,6 +23,7 @@ from fetcher.followed import SourceLeader
 from fetcher.in_sync import InSyncFollower
 from fetcher.link_fetcher import LinkFetcher
 from fetcher.partition_copy import PartitionCopy
+from fetcher.source_log import MAX_OFFSET
 from fetcher.source_ports import FetchLimits
 from linker.membership import TargetCluster
 from wire.client.cluster import Cluster
@@ -237,5 +238,10 @@ class SourceSync:
 
     def _copy_added(self, copy: PartitionCopy) -> None:
         """A listener of the directory. No link that joins its source has a prefix: the names are the same."""
-        if copy.spec.link == self._link and copy.tp in self._named:
+        if copy.spec.link != self._link:
+            return
+        mirror = self._image().mirrors.get((self._link, copy.tp.topic))
+        if mirror is not None and mirror.sync:
+            copy.fed_to = MAX_OFFSET  # by an earlier process, up to nobody knows where
+        if copy.tp in self._named:
             self.follower.follow([copy.tp])

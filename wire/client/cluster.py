@@ -201,6 +201,7 @@ class Cluster:
                         api="metadata",
                         peer=connection.peer,
                     )
+                self._connections.move_on(self.nodes.values(), "metadata")
                 return answer
             except ConnectionLost as error:
                 tried.append((connection.peer, error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +24,8 @@ from wire.errors import (
 from wire.frames.types import Node, format_address
 
 _TOLD_FOR = 600.0  # seconds
+#: Seconds that one node is asked for whatever any node can tell.
+_SAME_NODE = 15.0
 
 
 class ClusterConnections:
@@ -44,6 +47,9 @@ class ClusterConnections:
         self.identity = ClusterIdentity(name)
         self._kept = KeptConnections(self.open, self.closing)
         self._hung_up: dict[str, tuple[float, str]] = {}
+        self._moves: dict[
+            str, tuple[float, asyncio.Task[None] | None]
+        ] = {}  # by purpose: since when, and to where
 
     @property
     def closed(self) -> bool:
@@ -84,6 +90,25 @@ class ClusterConnections:
             raise refused
         raise self.unreachable(tried)
 
+    def move_on(self, nodes: Iterable[Node], purpose: str) -> None:
+        """Have another one of the nodes asked by `to_any` after a while. One that is cut off from its controller goes on
+        answering, with what it knew before. The present connection serves until the next one is there."""
+        now = time.monotonic()
+        since, under_way = self._moves.setdefault(purpose, (now, None))
+        if now - since < _SAME_NODE or (under_way is not None and not under_way.done()):
+            return
+        present = self._kept.any_for(purpose)
+        others = [n for n in nodes if present is None or present.peer != format_address(n.host, n.port)]
+        task = None
+        if others:
+            task = asyncio.get_running_loop().create_task(self._move(random.choice(others), purpose))
+        self._moves[purpose] = now, task
+
+    async def _move(self, node: Node, purpose: str) -> None:
+        with contextlib.suppress(WireError):  # it is tried again, with another one maybe
+            await self.to(node.id, node.host, node.port, purpose)
+            self._kept.retire_others(node.id, purpose)
+
     def hung_up(self) -> dict[str, str]:
         """The addresses that lately took a connection and ended it at once, with the error."""
         oldest = time.monotonic() - _TOLD_FOR
@@ -123,4 +148,5 @@ class ClusterConnections:
 
     async def close(self, others: Iterable[asyncio.Task[Any]] = ()) -> None:
         """Close every kept connection, and cancel attempts to connect and the tasks in `others`."""
-        await self._kept.close(others)
+        moves = [task for _, task in self._moves.values() if task is not None]
+        await self._kept.close([*others, *moves])

@@ -64,6 +64,12 @@ class KeptConnections:
                 raise self._closing() from None
             raise
 
+    def retire_others(self, key: Hashable, purpose: str) -> None:
+        """Use the connections of this purpose to other places no more: each is closed when its last answer is there."""
+        for place in [(k, p) for k, p in self._connections if p == purpose and k != key]:
+            self._stale.append(self._connections.pop(place))
+        self._close_stale()
+
     def end_others(self, key: Hashable, purpose: str) -> None:
         """Close the connections of this purpose to other places at once: their answers do not count any more."""
         for place in [(k, p) for k, p in self._connections if p == purpose and k != key]:
