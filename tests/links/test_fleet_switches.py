@@ -245,12 +245,13 @@ async def test_the_end_of_a_switch_deletes_only_its_own_topic(there: bytes | Non
     async def delete(topic: str, *, topic_too: bool, force: bool) -> None:
         deleted.append(topic_too)
 
-    topics = {} if there is None else {"t": SimpleNamespace(id=there)}
+    topics = {} if there is None else {"t": SimpleNamespace(id=there, partitions={})}
     other: Any = SimpleNamespace(
         name="east.reverse",
         controller=SimpleNamespace(image=image),
         target=SimpleNamespace(image=SimpleNamespace(topics_by_name=topics)),
         bring_up=SimpleNamespace(delete=delete),
+        link_brokers=lambda: frozenset({800}),
     )
     await assembly._drop(other, "t")
     assert deleted == [there == OURS]
