@@ -114,6 +114,7 @@ class LinkBroker:
             lambda: membership.image.brokers.keys() - self.link_brokers(),
             [one.name for one in self.advertised],
             settings.cluster,
+            controlled=settings.zookeeper is not None,
         )
         self.copies = MirrorDirectory()
         self.followers = FollowerServer(
@@ -147,6 +148,7 @@ class LinkBroker:
                 link_brokers=self.link_brokers,
                 lease=lease,
                 inter_broker_listeners=self.inter_broker,
+                control_listeners=self.inter_broker.control,
                 producer_ids=self._producer_ids,
                 upstream=self._upstream,
                 followed=self._followed,

@@ -58,10 +58,13 @@ class ClientSession:
             self._offsets = OffsetSession(self.hub, self.connection, self.authorizer)
         return self._offsets
 
-    def with_cluster_action(self, exchange: Exchange, then: Callable[[], None]) -> None:
-        """Go on if the client is a broker, on a listener where brokers come in. On listeners without SASL the real
-        broker is asked as well: it knows whom it takes the client for."""
-        inter_broker = self.hub.ports.inter_broker_listeners()
+    def with_cluster_action(
+        self, exchange: Exchange, then: Callable[[], None], *, controller: bool = False
+    ) -> None:
+        """Go on if the client is a broker, or a `controller`, on a listener where these come in. On listeners without SASL
+        the real broker is asked as well: it knows whom it takes the client for."""
+        ports = self.hub.ports
+        inter_broker = ports.control_listeners() if controller else ports.inter_broker_listeners()
         if inter_broker and self.connection.listener.name not in inter_broker:
             self._refused_follower(
                 self.connection,
@@ -71,7 +74,9 @@ class ClientSession:
             return
         allowed = self.authorizer.cluster_action()
         if allowed is None:
-            self.authorizer.ask_cluster(lambda: self.with_cluster_action(exchange, then))
+            self.authorizer.ask_cluster(
+                lambda: self.with_cluster_action(exchange, then, controller=controller)
+            )
         elif allowed:
             self.connection.is_broker()
             then()

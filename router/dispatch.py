@@ -312,4 +312,4 @@ def _control(session: ClientSession, exchange: Exchange) -> None:
             told(request)
         exchange.reply([answer_control_request(request, header.correlation_id)])
 
-    session.with_cluster_action(exchange, done)
+    session.with_cluster_action(exchange, done, controller=True)

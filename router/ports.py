@@ -260,6 +260,8 @@ class RouterPorts:
     inter_broker_listeners: Callable[[], frozenset[str]] = frozenset
     """Names of the listeners on which the target's brokers talk to each other: followers come in there and nowhere else.
     Empty: not known, or there is one listener only."""
+    control_listeners: Callable[[], frozenset[str]] = frozenset
+    """Those on which a controller from before KRaft comes in."""
     producer_ids: Callable[[], str] = lambda: ""
     """The producer ids of the sidecar's links, in words for other sidecars."""
     upstream: Callable[[str], str | None] = lambda _topic: None

@@ -35,6 +35,7 @@ from wire.task_group import TaskGroup
 from wire.together import first_error
 
 _CORDONING_HEARTBEAT = 2
+_CORDONING_LEVEL = 30  # metadata.version 4.3-IV0
 
 
 class Registered(Protocol):
@@ -164,11 +165,13 @@ class TargetCluster:
         await self._registration.wait_unfenced(timeout)
 
     async def places_replicas_on_us(self, timeout: float) -> bool:
-        """Whether automatic placement may choose us: no log dir can be cordoned in heartbeats before v2 (KIP-1066)."""
+        """Whether automatic placement may choose us: no log dir can be cordoned in heartbeats before v2, or before the
+        metadata.version of 4.3 is finalized (KIP-1066, `MetadataVersion.isCordonedLogDirsSupported`)."""
         await self.channel.discover(timeout)
         _, connection = await self.channel.connection("heartbeat", timeout=timeout)
         heartbeat = connection.api_range("broker_heartbeat")
-        return heartbeat is not None and heartbeat[1] < _CORDONING_HEARTBEAT
+        level = connection.finalized_features.get("metadata.version", (0, 0))[1]
+        return heartbeat is not None and (heartbeat[1] < _CORDONING_HEARTBEAT or level < _CORDONING_LEVEL)
 
     async def leave(self, timeout: float) -> None:
         """Unregister; StillHosting while the image has a partition that names us."""

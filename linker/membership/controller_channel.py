@@ -100,6 +100,8 @@ class ControllerChannel:
                 found = await self._finder.ask_controllers(tried, deadline, self._highest_epoch)
                 if found is None:
                     found = await self._ask_brokers(tried, deadline)
+                if found is None and self._finder.refused is not None:
+                    raise self._finder.refused
                 if found is not None and found.epoch < self._highest_epoch:
                     tried[f"controller {found.id}"] = f"leads only the older epoch {found.epoch}"
                 elif found is not None:
@@ -165,6 +167,7 @@ class ControllerChannel:
                     active, purpose, remaining(deadline, PROBE_TIMEOUT)
                 )
             except (AuthenticationFailed, UnsupportedApi):
+                self.moved(active)  # another one may lead by the next try, and take us
                 raise
             except WireError as error:
                 if self._kept.closed:

@@ -52,6 +52,8 @@ class ControllerFinder(Protocol):
 
     bootstrap: list[tuple[str, int]]
     known: dict[int, tuple[str, int]]
+    #: Why all controllers that were asked last turn us away; None if one of them does not.
+    refused: LinkerError | None
 
     async def ask_controllers(
         self, tried: dict[str, str], deadline: float, highest_epoch: int
@@ -78,12 +80,19 @@ class QuorumFinder:
         self._client_id = client_id
         self._own_broker_id = own_broker_id
         self.known: dict[int, tuple[str, int]] = {}
+        #: Those of its listeners that a controller is not known by: one of them may be the one for us.
+        self._others: dict[int, list[tuple[str, int]]] = {}
+        #: Why all controllers that were asked last turn us away; None if one of them does not.
+        self.refused: LinkerError | None = None
 
     async def ask_controllers(
         self, tried: dict[str, str], deadline: float, highest_epoch: int
     ) -> ActiveController | None:
-        """The first of the known controllers that leads `highest_epoch` or a newer one."""
-        addresses = list(dict.fromkeys([*self.known.values(), *self.bootstrap]))
+        """The first of the known controllers that leads `highest_epoch` or a newer one. One that turns us away keeps no
+        other from being found: its users may differ, or its address may be another service's by now."""
+        others = [address for one in self._others.values() for address in one]
+        addresses = list(dict.fromkeys([*self.known.values(), *self.bootstrap, *others]))
+        self.refused = None
         if not addresses:
             return None
 
@@ -91,7 +100,8 @@ class QuorumFinder:
             where = f"controller {format_address(host, port)}"
             try:
                 return await self._ask_controller(host, port, deadline)
-            except (AuthenticationFailed, MissingRight, TargetUnsupported):
+            except (AuthenticationFailed, MissingRight, TargetUnsupported) as error:
+                tried[where] = str(error)
                 raise
             except LinkerError as error:
                 tried[where] = str(error)
@@ -118,8 +128,8 @@ class QuorumFinder:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        if not found and refusals:
-            raise refusals[0]
+        if len(refusals) == len(addresses):
+            self.refused = refusals[0]
         return max(found, key=lambda controller: controller.epoch, default=None)
 
     async def _ask_controller(self, host: str, port: int, deadline: float) -> ActiveController | None:
@@ -200,9 +210,13 @@ class QuorumFinder:
         return response.topics[0].partitions[0]
 
     def _learn_nodes(self, response: Any) -> None:
+        """A controller may have several listeners, in any order. It stays known by one where it may have answered."""
         for node in getattr(response, "nodes", ()):
-            if node.listeners:
-                self.known[node.node_id] = (node.listeners[0].host, node.listeners[0].port)
+            addresses = [(listener.host, listener.port) for listener in node.listeners]
+            if addresses:
+                known = self.known.get(node.node_id)
+                self.known[node.node_id] = known if known in addresses else addresses[0]
+                self._others[node.node_id] = addresses
 
 
 async def end_connection(connection: Connection) -> None:

@@ -21,6 +21,8 @@ _TIMEOUT: Final = 10.0
 
 _NAME: Final = "inter.broker.listener.name"
 _PROTOCOL: Final = "security.inter.broker.protocol"
+#: Of a cluster with ZooKeeper: its controller comes in there, and nowhere else (KIP-291).
+_CONTROL: Final = "control.plane.listener.name"
 _DEFAULT: Final = "PLAINTEXT"
 
 Ask = Callable[[int, str, float], Awaitable[str | None]]
@@ -29,14 +31,22 @@ Ask = Callable[[int, str, float], Awaitable[str | None]]
 
 class InterBrokerListeners:
     def __init__(
-        self, ask: Ask, brokers: Callable[[], Collection[int]], ours: Collection[str], cluster: str = "target"
+        self,
+        ask: Ask,
+        brokers: Callable[[], Collection[int]],
+        ours: Collection[str],
+        cluster: str = "target",
+        controlled: bool = False,
     ) -> None:
-        """`ours`: names of the sidecar's own listeners. With a single listener nobody has to be asked."""
+        """`ours`: names of the sidecar's own listeners. With a single listener nobody has to be asked. `controlled`: the
+        cluster's controller sends requests to brokers, as with ZooKeeper."""
+        self._controlled = controlled
         self._ask = ask
         self._cluster = cluster
         self._brokers = brokers
         self._ours = frozenset(ours)
         self._told: dict[int, str] = {}
+        self._control: dict[int, str] = {}
         self._silent = False
         self.task = PeriodicTask(
             "inter-broker listeners",
@@ -48,6 +58,10 @@ class InterBrokerListeners:
     def __call__(self) -> frozenset[str]:
         """router.ports.RouterPorts.inter_broker_listeners"""
         return frozenset(self._told.values())
+
+    def control(self) -> frozenset[str]:
+        """router.ports.RouterPorts.control_listeners"""
+        return frozenset(self._control.values())
 
     async def run(self) -> None:
         if len(self._ours) < 2:
@@ -63,10 +77,12 @@ class InterBrokerListeners:
                 name = await self._ask(broker, _NAME, _TIMEOUT)
                 if not name:
                     name = await self._ask(broker, _PROTOCOL, _TIMEOUT) or _DEFAULT
+                control = await self._ask(broker, _CONTROL, _TIMEOUT) if self._controlled else None
             except LinkerError as error:
                 reason = str(error)
                 continue
             self._told[broker] = name
+            self._control[broker] = control or name
         if not self._told and reason and not self._silent:
             self._silent = True
             log.warning(

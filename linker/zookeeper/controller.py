@@ -16,6 +16,7 @@ class BrokerController:
         self._cluster = cluster
         self.bootstrap: list[tuple[str, int]] = []
         self.known: dict[int, tuple[str, int]] = {}
+        self.refused: LinkerError | None = None  # nobody's word counts here
 
     async def ask_controllers(
         self, tried: dict[str, str], deadline: float, highest_epoch: int

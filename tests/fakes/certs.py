@@ -18,18 +18,23 @@ class Issued(NamedTuple):
 
 
 class Authority:
-    """A certificate authority for one test."""
+    """A certificate authority for one test; with `root` one that another authority has issued."""
 
-    def __init__(self, name: str = "test authority") -> None:
+    def __init__(self, name: str = "test authority", root: Authority | None = None) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
+        above = root or self
+        identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(above._key.public_key())
         self._certificate = (
-            _builder(self._name, self._name, self._key)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            _builder(self._name, above._name, self._key)
+            .add_extension(
+                x509.BasicConstraints(ca=True, path_length=1 if root is None else 0), critical=True
+            )
             .add_extension(usage, critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
-            .sign(self._key, hashes.SHA256())
+            .add_extension(identifier, critical=False)
+            .sign(above._key, hashes.SHA256())
         )
 
     @property

@@ -57,3 +57,17 @@ async def test_with_one_listener_nobody_is_asked() -> None:
     brokers = Brokers({1: {}})
     await asyncio.wait_for(InterBrokerListeners(brokers.ask, lambda: [1], ["A"]).run(), 1)
     assert brokers.asked == 0
+
+
+async def test_a_controller_of_before_kraft_comes_in_on_a_listener_of_its_own() -> None:
+    """`control.plane.listener.name`, which is never the one between brokers (KIP-291)."""
+    configs = {"inter.broker.listener.name": "REPLICATION", "control.plane.listener.name": "CONTROLLER"}
+    brokers = Brokers({1: configs, 2: {"inter.broker.listener.name": "REPLICATION"}})
+    names = ["CONTROLLER", "REPLICATION", "PUBLIC"]
+    listeners = InterBrokerListeners(brokers.ask, lambda: [1], names, controlled=True)
+    assert listeners.control() == frozenset()
+    await listeners.look()
+    assert (listeners(), listeners.control()) == ({"REPLICATION"}, {"CONTROLLER"})
+    listeners = InterBrokerListeners(brokers.ask, lambda: [2], names, controlled=True)
+    await listeners.look()
+    assert listeners.control() == {"REPLICATION"}

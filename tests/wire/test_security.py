@@ -144,3 +144,46 @@ def test_listener_mistakes(props: dict[str, str], says: str) -> None:
     own = {"ssl.keystore.key": issued.key, "ssl.keystore.certificate.chain": issued.certificate}
     with pytest.raises(InvalidSecurityConfig, match=says):
         ListenerSecurity.from_properties({**props, **(own if "ssl.client.auth" in props else {})})
+
+
+def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
+    """In memory; ssl.SSLError if one of them refuses."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname="127.0.0.1"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for _ in range(10):
+        for end in list(ends):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            ends.remove(end)
+    assert not ends
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+def test_the_certificate_of_an_issuing_authority_is_enough_in_a_truststore(mutual: bool) -> None:
+    """Each certificate of it is one to trust, as in Java; what the root has issued beside it is not."""
+    root = Authority("root")
+    issuing, other = Authority("issuing", root), Authority("other", root)
+
+    def properties(of: Authority, trusted: Authority) -> dict[str, str]:
+        issued = of.issue()
+        return {
+            "security.protocol": "SSL",
+            "ssl.truststore.certificates": trusted.pem,
+            "ssl.keystore.certificate.chain": issued.certificate + of.pem,
+            "ssl.keystore.key": issued.key,
+        }
+
+    auth = {"ssl.client.auth": "required" if mutual else "none"}
+    server = ListenerSecurity.from_properties(properties(issuing, issuing) | auth).ssl_context()
+    client = ClientSecurity.from_properties(properties(issuing, issuing)).ssl_context()
+    assert client is not None and server is not None
+    _handshake(client, server)
+    stranger = ListenerSecurity.from_properties(properties(other, issuing) | auth).ssl_context()
+    assert stranger is not None
+    with pytest.raises(ssl.SSLCertVerificationError):
+        _handshake(client, stranger)

@@ -57,6 +57,8 @@ class TlsMaterial:
         try:
             if self.trust is not None:
                 context.load_verify_locations(cadata=self.trust)
+                # Each certificate of a truststore is one to trust, as in Java: that of an issuing CA, without its root, too.
+                context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
             if self.chain is not None and self.key is not None:
                 self._load_chain(context)
         except (ssl.SSLError, ValueError) as error:
