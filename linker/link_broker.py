@@ -96,6 +96,7 @@ class LinkBroker:
         self._controller = controller
         self._other_link_brokers = other_link_brokers
         self._shared = shared
+        cluster.not_asked = self.link_brokers
         self._stack = contextlib.AsyncExitStack()
         properties = settings.client.client_properties()
         with settings.client.hiding_values():

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from admin.models import LinkOptions
+from controller.decide.reverse import at_source
 from controller.state import Link, PromoteJob, Record
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
@@ -112,6 +113,7 @@ class LinkAssembly:
             self.unusable = error
             self.source = nowhere(link.name, link.prefix)
         self.source.expect(link.source_cluster_id)
+        self.source.not_asked = self._ours_at_source
         options = LinkOptions.model_validate(dict(link.options))
         self.reads = ReadPolicy(options)
         self.events = SourceEvents(link.name, controller, lambda tp: self.fetcher.partitions.get(tp))
@@ -246,6 +248,11 @@ class LinkAssembly:
             self.topics.on_records,
             self.heartbeats.on_records,
         )
+
+    def _ours_at_source(self) -> list[int]:
+        image = self.controller.image
+        at = at_source(image, self.name)
+        return [one for sidecar in image.identities if (one := image.broker_at(at, sidecar)) is not None]
 
     # --- how it is ---------------------------------------------------------------------------------------------------
 

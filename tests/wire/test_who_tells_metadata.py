@@ -37,6 +37,9 @@ async def test_no_node_is_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> Non
             assert len(await asked(fake, cluster, 10)) == 1
             monkeypatch.setattr(cluster_connections, "_SAME_NODE", 0.1)
             assert await asked(fake, cluster, 40) == {1, 2, 3}
+            cluster.not_asked = lambda: [2]  # this very process, say
+            await asked(fake, cluster, 10)  # one that is asked still goes on until another one is there
+            assert await asked(fake, cluster, 40) == {1, 3}
             await eventually(lambda: len(connections(cluster)) == 1)
         finally:
             await cluster.close()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from wire.backoff import Backoff
@@ -86,6 +86,8 @@ class Cluster:
         self._round: _RefreshRound | None = None
         self._rounds: set[asyncio.Task[None]] = set()
         self._last_refresh = 0.0
+        #: Brokers that are not asked for what any broker can tell: this very process is one of some clusters.
+        self.not_asked: Callable[[], Collection[int]] = tuple
 
     # --- what is known --------------------------------------------------------------------------------------
 
@@ -201,7 +203,7 @@ class Cluster:
                         api="metadata",
                         peer=connection.peer,
                     )
-                self._connections.move_on(self.nodes.values(), "metadata")
+                self._connections.move_on(self._askable(), "metadata")
                 return answer
             except ConnectionLost as error:
                 tried.append((connection.peer, error))
@@ -221,9 +223,13 @@ class Cluster:
     async def connection(self, node_id: int | None, *, purpose: str = "default") -> Connection:
         """A cached connection to the node (None: to any that is alive). It is shared: closing it closes it for all."""
         if node_id is None:
-            return await self._connections.to_any(self.nodes.values(), self.bootstrap, purpose)
+            return await self._connections.to_any(self._askable(), self.bootstrap, purpose)
         node = await self._node(node_id)
         return await self._connections.to(node_id, node.host, node.port, purpose)
+
+    def _askable(self) -> list[Node]:
+        but = self.not_asked()
+        return [node for node in self.nodes.values() if node.id not in but]
 
     def connected(self, node_id: int, *, purpose: str = "default") -> Connection | None:
         """The cached connection to the node; None if `connection` would have to open one."""
