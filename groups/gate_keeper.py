@@ -75,8 +75,7 @@ class GateKeeper(GroupRun):
 
     def drop(self) -> None:
         """Forget the gate."""
-        self.gate = None
-        self.covered, self.covered_for = frozenset(), None
+        self.gate, self.covered, self.covered_for = None, frozenset(), None
 
     # --- held --------------------------------------------------------------------------------------------------------
 
@@ -96,8 +95,8 @@ class GateKeeper(GroupRun):
             if known is None or (known.phase, known.gate) != (group.phase, group.gate):
                 return False
             if self._made_anew(known):
-                self.drop()  # to be taken over, like another process's: it is seen what of it still holds
                 self.target = None
+                self.drop()  # to be taken over, like another process's: it is seen what of it still holds
             assignment, reads = self._assignment(known), self._reads(known)
             gate = self.gate
             if gate is None:
@@ -142,6 +141,7 @@ class GateKeeper(GroupRun):
         if self._made_anew(group) or not self.covered >= self._assignment(group).keys():
             return True
         self.covered_for = reads  # so that the next round need not compare
+        self.topic_ids.update(self._ids(group))
         return False
 
     def _reads(self, group: MirrorGroup) -> tuple[object, ...]:
@@ -155,8 +155,8 @@ class GateKeeper(GroupRun):
         return tuple((topic, one.topic_id) for topic, one in found if one and one.topic_id != UNBOUND)
 
     def _made_anew(self, group: MirrorGroup) -> bool:
-        """A topic was deleted at the target and made again since. Its commits went with it, those of open transactions too
-        (`OffsetMetadataManager.onPartitionsDeleted`), and so did its assignments."""
+        """A topic was deleted at the target and made again since. Its commits went with it, pending ones too, and so did its
+        assignments (`OffsetMetadataManager.onPartitionsDeleted`)."""
         return any(self.topic_ids.get(topic, topic_id) != topic_id for topic, topic_id in self._ids(group))
 
     def _assignment(self, group: MirrorGroup) -> dict[TopicPartition, int]:

@@ -69,6 +69,16 @@ async def test_the_offsets_of_a_topic_that_is_made_anew_are_brought_over_again(s
         assert rig.committed("g")[0].offset == 10
 
 
+async def test_a_topic_that_came_later_is_known_by_its_id() -> None:
+    """The gate was extended to its name before its mirror had one."""
+    async with Rig(gate=GateKind.CONSUMER_AND_TRANSACTION) as rig:
+        await rig_of(rig)
+        run = rig.run_of("g")
+        del run.topic_ids["orders"]
+        run.covered_for = None
+        await rig.until("known", lambda: "orders" in run.topic_ids)
+
+
 async def test_a_topic_that_is_made_anew_is_held_until_the_gate_ends_by_itself() -> None:
     """The sidecar is away by then."""
     async with Rig(gate=GateKind.CONSUMER_AND_TRANSACTION) as rig:
