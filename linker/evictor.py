@@ -36,6 +36,12 @@ class _Stranger(NamedTuple):
     replicas: int  # that it is to have on real brokers
 
 
+def _never_led(partition: PartitionImage, ours: frozenset[int]) -> bool:
+    """It was made on link brokers alone. One that somebody has reassigned to them had another leader before, and records:
+    real brokers would begin with empty logs."""
+    return ours.issuperset(partition.replicas) and partition.leader_epoch == 0
+
+
 class Evictor:
     """Of one link broker; runs beside it."""
 
@@ -150,7 +156,7 @@ class Evictor:
             for one in topic.partitions.values()
             if names(one, ours)
             and not self._mirrored(topic, one.index)
-            and (one.index >= kept or ours.issuperset(one.replicas))
+            and (one.index >= kept or _never_led(one, ours))
         ]
 
     async def run(self) -> None:

@@ -80,8 +80,8 @@ class QuorumFinder:
         self._client_id = client_id
         self._own_broker_id = own_broker_id
         self.known: dict[int, tuple[str, int]] = {}
-        #: Those of its listeners that a controller is not known by: one of them may be the one for us.
-        self._others: dict[int, list[tuple[str, int]]] = {}
+        #: All listeners of each controller: another one than it is known by may be the one for us.
+        self._listeners: dict[int, list[tuple[str, int]]] = {}
         #: Why all controllers that were asked last turn us away; None if one of them does not.
         self.refused: LinkerError | None = None
 
@@ -90,8 +90,8 @@ class QuorumFinder:
     ) -> ActiveController | None:
         """The first of the known controllers that leads `highest_epoch` or a newer one. One that turns us away keeps no
         other from being found: its users may differ, or its address may be another service's by now."""
-        others = [address for one in self._others.values() for address in one]
-        addresses = list(dict.fromkeys([*self.known.values(), *self.bootstrap, *others]))
+        told = [address for one in self._listeners.values() for address in one]
+        addresses = list(dict.fromkeys([*self.known.values(), *self.bootstrap, *told]))
         self.refused = None
         if not addresses:
             return None
@@ -216,7 +216,7 @@ class QuorumFinder:
             if addresses:
                 known = self.known.get(node.node_id)
                 self.known[node.node_id] = known if known in addresses else addresses[0]
-                self._others[node.node_id] = addresses
+                self._listeners[node.node_id] = addresses
 
 
 async def end_connection(connection: Connection) -> None:

@@ -172,3 +172,12 @@ def test_what_link_brokers_have_on_purpose_is_left_alone(
     world.kept = kept
     found = [tp for tp, _ in world.evictor._strangers(b"\x01" * 16)]
     assert (TP not in found) is left
+
+
+def test_a_partition_in_sync_that_somebody_reassigned_to_link_brokers_alone_is_left_alone() -> None:
+    """Its records are at the other cluster only: a real broker would lead an empty log, and the copies truncate to it."""
+    world = World((800,))
+    world.kept = 2
+    assert [tp for tp, _ in world.evictor._strangers(b"\x01" * 16)] == [TP]
+    world.kraft.partitions[TP] = replace(world.kraft.partitions[TP], leader_epoch=1)
+    assert world.evictor._strangers(b"\x01" * 16) == []

@@ -106,7 +106,7 @@ def test_all_listeners_of_a_controller_are_tried_and_the_one_that_answered_stays
 
     finder._learn_nodes(told(9093, 9094))
     assert finder.known == {1: ("127.0.0.1", 9093)}
-    assert finder._others == {1: [("127.0.0.1", 9093), ("127.0.0.1", 9094)]}
+    assert finder._listeners == {1: [("127.0.0.1", 9093), ("127.0.0.1", 9094)]}
     finder.known[1] = ("127.0.0.1", 9094)
     finder._learn_nodes(told(9093, 9094))
     assert finder.known == {1: ("127.0.0.1", 9094)}

@@ -47,9 +47,8 @@ class ClusterConnections:
         self.identity = ClusterIdentity(name)
         self._kept = KeptConnections(self.open, self.closing)
         self._hung_up: dict[str, tuple[float, str]] = {}
-        self._moves: dict[
-            str, tuple[float, asyncio.Task[None] | None]
-        ] = {}  # by purpose: since when, and to where
+        #: By purpose: since when the present node is asked, and the attempt to connect to the next one.
+        self._moves: dict[str, tuple[float, asyncio.Task[None] | None]] = {}
 
     @property
     def closed(self) -> bool:
