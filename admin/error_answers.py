@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from admin.base import RETRY_AFTER
 from admin.service import NoLinkController, NotReady, ServiceError
@@ -20,18 +21,6 @@ log = logging.getLogger(__name__)
 REQUEST_TIMEOUT = 60.0
 BUG = "internal error; the sidecar's log has the details"
 _RETRIED = (NotReady.error_code, NoLinkController.error_code)
-
-
-def answer_errors(app: FastAPI) -> None:
-    """Every error that leaves a handler gets its answer."""
-    app.add_exception_handler(ServiceError, _on_service_error)
-    app.add_exception_handler(LinkerError, _on_linker_error)
-    app.add_exception_handler(TimeoutError, _on_timeout)
-    app.add_exception_handler(RequestValidationError, _on_invalid)
-    app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(Exception, _on_bug)
-    app.add_exception_handler(NotTheController, _on_no_controller)
-    app.add_exception_handler(StoreError, _on_no_controller)
 
 
 def _error(status_code: int, error_code: int, message: str) -> JSONResponse:
@@ -74,20 +63,6 @@ async def _on_timeout(request: Request, _error_: Exception) -> Response:
     )
 
 
-async def _on_invalid(_request: Request, error: Exception) -> Response:
-    if not isinstance(error, RequestValidationError):
-        raise error
-    first = error.errors()[0]
-    kind = first["type"]
-    where = ".".join(str(part) for part in first["loc"][1:])
-    message = str(first["msg"]).removeprefix("Value error, ")
-    if kind == "json_invalid":
-        return _error(400, 40001, f"the body is not JSON: {first.get('ctx', {}).get('error', message)}")
-    if kind == "extra_forbidden":
-        return _error(400, 40001, f"unknown field {where}")
-    return _error(400, 40001, f"{where}: {message}" if where else message)
-
-
 async def _on_http(_request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
@@ -100,3 +75,15 @@ async def _on_http(_request: Request, error: Exception) -> Response:
 async def _on_bug(request: Request, error: Exception) -> Response:
     log.error("admin request %s %s failed", request.method, request.url.path, exc_info=error)
     return _error(500, 50001, BUG)
+
+
+#: The answer to each kind of error that leaves a handler.
+ERROR_ANSWERS: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+    ServiceError: _on_service_error,
+    LinkerError: _on_linker_error,
+    TimeoutError: _on_timeout,
+    HTTPException: _on_http,
+    Exception: _on_bug,
+    NotTheController: _on_no_controller,
+    StoreError: _on_no_controller,
+}

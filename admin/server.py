@@ -20,8 +20,7 @@ from wire.errors import LinkerError
 from wire.server.rate_limited_log import Sparing
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-    from starlette.types import Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 START_TIMEOUT = 10.0
 STOP_TIMEOUT = 5.0
@@ -105,7 +104,7 @@ class _Turns:
     """Refuses requests beyond MAX_REQUESTS at once, the probes aside. An answer that waits for its peer to take it does not
     count: the peer may never take it, and its connection gives way to a new one."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._under_way = 0
 
@@ -134,7 +133,7 @@ class _Turns:
 class AdminServer:
     """`await start()`, then `.port`; `await close()` lets requests under way finish within the grace time."""
 
-    def __init__(self, app: FastAPI, host: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
         self._host = host
         self._port = port
         self._socket: socket.socket | None = None

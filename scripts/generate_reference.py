@@ -15,11 +15,10 @@ from typing import Any
 import typer
 
 from admin import error_answers, service
-from admin.api import create_app
-from admin.metrics import CATALOGUE, Metrics
+from admin.metrics import CATALOGUE
+from admin.openapi import document
 from admin.operation import AdminOperation
 from admin.operations import all_operations
-from admin.samples import Snapshot
 from linker.cli.app import app as cli_app
 from linker.cli.link_file import LinkEntry, MirrorEntry
 from linker.config.file import SECTIONS, section_keys
@@ -165,15 +164,6 @@ def link_file() -> Iterable[str]:
 # --- admin API
 
 
-class _Nobody:
-    """The document needs no service."""
-
-
-def _document() -> dict[str, Any]:
-    app = create_app(_Nobody(), Metrics(lambda: Snapshot(version="")), version="1")  # type: ignore[arg-type]
-    return app.openapi()
-
-
 def _type(schema: dict[str, Any]) -> str:
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
@@ -195,9 +185,9 @@ def _operation_row(one: AdminOperation[..., Any]) -> tuple[str, str, str, str]:
 
 
 def admin_api() -> str:
-    document = _document()
+    described = document("1")
     rows = []
-    for path, methods in document["paths"].items():
+    for path, methods in described["paths"].items():
         for method, one in methods.items():
             content = one.get("requestBody", {}).get("content", {})
             body = _type(content["application/json"]["schema"]) if content else ""
@@ -214,7 +204,7 @@ def admin_api() -> str:
         ),
         table(("operation", "meaning", "command", "not found"), map(_operation_row, all_operations())),
     ]
-    for name, schema in sorted(document["components"]["schemas"].items()):
+    for name, schema in sorted(described["components"]["schemas"].items()):
         if name in ("HTTPValidationError", "ValidationError"):
             continue
         parts.append(f"### {name}")

@@ -20,7 +20,6 @@ DEFAULT_CONFIG = "linker.yaml"
 _UNUSED = (
     "hypothesis",  # kio: strategies for tests of others; a third of that time
     "rich",  # structlog: its tracebacks print local variables, we have plain ones
-    "pydantic.v1",  # FastAPI: to refuse its models
     "httpx._main",  # httpx: its command line, with click, rich and pygments
     "snappy",  # prometheus_client: to push metrics; ours are fetched
 )

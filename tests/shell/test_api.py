@@ -11,8 +11,8 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from admin import api as api_module
 from admin import limits
+from admin import routes as routes_module
 from admin import server as server_module
 from admin.api import LinkService, create_app
 from admin.metrics import Metrics
@@ -242,7 +242,7 @@ def test_errors_of_the_service(http: httpx.Client, api: Running) -> None:
 def test_a_call_that_hangs_is_given_up(
     http: httpx.Client, api: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_module, "REQUEST_TIMEOUT", 0.1)
+    monkeypatch.setattr(routes_module, "REQUEST_TIMEOUT", 0.1)
     api.service.hang = True
     assert http.get("/v1/status").json()["error_code"] == 50401
 

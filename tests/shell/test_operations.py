@@ -11,10 +11,8 @@ from typing import Any, get_type_hints
 
 import pytest
 import typer
-from fastapi.routing import APIRoute
 
 from admin import service as errors
-from admin.api import router
 from admin.client import AdminClient, AdminError
 from admin.models import (
     ApplyAccessRequest,
@@ -32,6 +30,7 @@ from admin.models import (
 )
 from admin.operation import AdminOperation, operation
 from admin.operations import all_operations
+from admin.routes import ROUTES, OperationRoute
 from admin.validation_models import ContinuousValidationRequest, StartValidationRequest
 from linker.cli.app import app
 from linker.service import SidecarService
@@ -85,7 +84,7 @@ def command_exists(tree: Any, words: str) -> bool:
 
 
 def complaints(
-    table: dict[str, AdminOperation[..., Any]], routes: list[APIRoute], called: set[str], reference: str
+    table: dict[str, AdminOperation[..., Any]], routes: list[OperationRoute], called: set[str], reference: str
 ) -> list[str]:
     served = {route.name: route for route in routes}
     tree = typer.main.get_command(app)
@@ -116,13 +115,9 @@ def reference() -> str:
     return (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
 
 
-def all_routes() -> list[APIRoute]:
-    return [route for route in router.routes if isinstance(route, APIRoute)]
-
-
 def test_every_row_is_served_called_and_in_the_reference() -> None:
     assert len(TABLE) > 30
-    assert complaints(TABLE, all_routes(), cli_calls(), reference()) == []
+    assert complaints(TABLE, ROUTES, cli_calls(), reference()) == []
 
 
 def test_a_row_that_is_nowhere_else_is_complained_of() -> None:
@@ -130,7 +125,7 @@ def test_a_row_that_is_nowhere_else_is_complained_of() -> None:
     def forget_link(self: Any, link: str) -> None:
         pass
 
-    said = complaints({**TABLE, "forget_link": forget_link}, all_routes(), cli_calls(), reference())
+    said = complaints({**TABLE, "forget_link": forget_link}, ROUTES, cli_calls(), reference())
     assert said == [
         f"forget_link: {what}"
         for what in (
@@ -144,7 +139,7 @@ def test_a_row_that_is_nowhere_else_is_complained_of() -> None:
         )
     ]
     without = {name: row for name, row in TABLE.items() if name != "lag"}
-    assert complaints(without, all_routes(), cli_calls(), reference()) == ["no row for the route lag"]
+    assert complaints(without, ROUTES, cli_calls(), reference()) == ["no row for the route lag"]
 
 
 @pytest.mark.parametrize("implementation", [SidecarService, MemoryService])
