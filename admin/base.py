@@ -16,9 +16,12 @@ TopicName = Annotated[str, StringConstraints(pattern=TOPIC_NAME_PATTERN)]
 
 
 class Model(BaseModel):
-    """Base of all models. Unknown keys are refused, so that a misspelt field is an error and not a default."""
+    """Base of all models. Unknown keys are refused, so that a misspelt field is an error and not a default.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    A model gets its validator when it is first used: a sidecar, or a command, is asked for few of them.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class TopicsRequest(Model):

@@ -76,6 +76,12 @@ class OperationRoute(Route):
             fields["dry_run"] = (bool, False)
         return create_model(f"{self.operation.name}_query", __base__=Model, **fields) if fields else None
 
+    @cached_property
+    def writers(self) -> dict[str, TypeAdapter[Any]]:
+        """Of the answers, by the name of the operation."""
+        both = (self.operation,) if self.plan is None else (self.operation, self.plan)
+        return {one.name: TypeAdapter(one.answer) for one in both}
+
     async def _answer(self, http: Request) -> Response:
         document = await _document(http)
         given = {
@@ -91,7 +97,7 @@ class OperationRoute(Route):
             del asked["dry_run"]
             called = self.plan if dry_run else called
         answer = await _within(getattr(http.app.state.service, called.name)(**given, **asked))
-        written = TypeAdapter(called.answer).dump_json(answer)
+        written = self.writers[called.name].dump_json(answer)
         status, headers = (200, None) if dry_run else (called.status, _location(called, given, answer))
         return Response(written, status, headers, "application/json")
 
