@@ -239,14 +239,25 @@ def keep_differing(
 ) -> ConfigPlan:
     """The plan of a mirror that is there already: `before` and `restore` are those of the plan until now. A value of the
     source that was set on it, because some broker's default differs, stays while it is the source's: that broker may only
-    be away. A value that is to be undone was set by a take-over, and says nothing of the source."""
+    be away. A value that is to be undone was set by a take-over, and says nothing of the source. Retention is off while
+    there is a mirror; a promote sets the source's value, which stays in the same way."""
     kept = {
         name: before[name]
         for name in FOLLOWED
         if name not in FORCED and name not in plan.create and name not in from_target and name not in restore
         if name in before and before[name] == effective.get(name)
     }
-    return plan._replace(create={**plan.create, **kept}, copied={**plan.copied, **kept}) if kept else plan
+    at_promote = {
+        name: restore[name]
+        for name in FOLLOWED
+        if name in FORCED and name not in from_target and plan.restore.get(name) is None
+        if restore.get(name) is not None and restore[name] == effective.get(name)
+    }
+    return plan._replace(
+        create={**plan.create, **kept},
+        copied={**plan.copied, **kept},
+        restore={**plan.restore, **at_promote},
+    )
 
 
 def without_defaults(

@@ -24,6 +24,7 @@
 - `lost_brokers`: moves replicas of mirrors away from brokers of the target that do not return
 - `mirrors`: mirrors as the router and the followers see them
 - `moving`: replicas that were reassigned, for status: those that are left, and how far the new ones are
+- `named_transactions`: transactions at the source that have a partition of given topics, whether they wrote there or not
 - `new_mirrors`: examines topics of the source that are to be mirrored, plans their mirrors, and writes them down
 - `new_topics`: which link brokers hold a new topic
 - `producer_ids`: keeps the producer ids of source and target apart for the life of a link

@@ -24,16 +24,20 @@ from controller.errors import ControllerError, listed
 from controller.phases import ENDED, LED_ELSEWHERE, SWITCHING, Phase
 from controller.state import PromoteJob, SwitchEnd
 from linker.joined_sources import joins_source
+from linker.links.named_transactions import transactions_with
+from linker.links.reads import clients_left
 from linker.links.runtime import LinkRuntime
 from linker.links.topic_shape import kept_for_its_own, of_its_own
 from linker.promote.driver import cut
 from linker.promote.ports import PromoteSettings
 from linker.service.base import shown_as
 from linker.service.promotes import Promotes
+from router.clients_seen import TRANSACTION
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 
 _FINISH_TIMEOUT = 30.0
+_LOOK_TIMEOUT = 10.0
 
 
 class Switches(Promotes):
@@ -99,6 +103,11 @@ class Switches(Promotes):
             own = self._of_their_own(reverse, topics)
             if own and request.delete_source_topics:
                 raise IllegalState(kept_for_its_own(*own[0]))
+            untold = (
+                []
+                if request.delete_source_topics
+                else await self._refuse_transactions(runtime, reverse, topics)
+            )
             if not dry_run:
                 end = SwitchEnd.DELETED if request.delete_source_topics else SwitchEnd.CLOSED
                 try:
@@ -124,8 +133,27 @@ class Switches(Promotes):
                     "at the source"
                     for tp, leader in own
                 ),
+                *untold,
             ],
         )
+
+    async def _refuse_transactions(
+        self, runtime: LinkRuntime, reverse: LinkRuntime, topics: Sequence[str]
+    ) -> list[str]:
+        """IllegalState while a producer with transactions is left. A closed topic takes no markers either, and a coordinator
+        that is told so gives up: the transactional id would hang, and others whose markers were in the same request. Returns
+        warnings: what could not be looked at."""
+        left = [one for one in clients_left(reverse.router.hub, topics) if one.does == TRANSACTION]
+        seen = await transactions_with(runtime.source, topics, timeout=_LOOK_TIMEOUT)
+        names = {one.topic: f"client {one.client_id} at {one.host}" for one in left}
+        names |= {topic: f"transactional.id {listed(ids)}" for topic, ids in seen.ids.items()}
+        for topic, name in names.items():
+            raise IllegalState(
+                f"topic {topic}: {name} still writes in transactions at the source. Closed, the topic takes no end of a "
+                "transaction either, so that id could never be used again. Move or stop the producer, wait for its "
+                "transaction.timeout.ms, and try again; or delete the topic there (--delete-source-topics)"
+            )
+        return seen.untold
 
     def _of_their_own(self, reverse: LinkRuntime, topics: Sequence[str]) -> list[tuple[TopicPartition, int]]:
         """Of each topic that may have records of its own in the cluster that was left, one partition that may."""

@@ -253,6 +253,25 @@ def test_a_value_that_one_broker_needs_stays_while_that_broker_is_away() -> None
     )
 
 
+def test_retention_that_one_broker_needs_is_set_by_a_promote_while_that_broker_is_away() -> None:
+    """Without it that broker deletes records as soon as it is back."""
+    effective = {"retention.ms": "7", "retention.bytes": "-1"}
+    with_both = plan_configs({}, effective, {"retention.ms": "7 | 1", "retention.bytes": "-1"})
+    with_one = plan_configs({}, effective, {"retention.ms": "7", "retention.bytes": "-1"})
+    assert (with_both.restore["retention.ms"], with_one.restore["retention.ms"]) == ("7", None)
+    kept = keep_differing(with_one, with_both.create, with_both.restore, effective)
+    assert (kept.restore, kept.create) == (with_both.restore, with_both.create)
+    # Not against the source, nor against the operator.
+    changed = {**effective, "retention.ms": "8"}
+    followed = plan_configs({}, changed, {"retention.ms": "8"})
+    assert keep_differing(followed, with_both.create, with_both.restore, changed).restore == followed.restore
+    own = plan_configs({}, effective, {"retention.ms": "7 | 1"}, ["retention.ms"])
+    assert (
+        keep_differing(own, with_both.create, with_both.restore, effective, ["retention.ms"]).restore
+        == own.restore
+    )
+
+
 def test_a_value_that_a_take_over_has_set_is_none_of_the_sources() -> None:
     effective = {"min.insync.replicas": "1"}
     plan = plan_configs({}, effective, {"min.insync.replicas": "1"})

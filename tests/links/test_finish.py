@@ -17,6 +17,7 @@ from controller.state import MirrorPartition, MirrorTopic, Record, SwitchEnd, Ta
 from fleet.stored_controller import StoredController
 from linker.links.assembly import _drop
 from linker.service import SidecarService
+from router.clients_seen import TRANSACTION, ClientSeen
 from tests.controller.memory_store import MemoryStore
 from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
@@ -45,9 +46,16 @@ class Switched:
             target=SimpleNamespace(image=image),
             link_brokers=lambda: frozenset({800}),
             bring_up=SimpleNamespace(delete=self._delete),
+            router=SimpleNamespace(hub=self),
         )
+        #: Of each coordinator of the source: partitions by transactional id, or why it does not tell.
+        self.transactions: dict[int, dict[str, list[str]] | LinkerError] = {1: {}, 2: {}}
+        #: Clients that came in at the source lately.
+        self.left: list[ClientSeen] = []
+        self.loop = SimpleNamespace(time=lambda: 0.0)
         switch = SimpleNamespace(finish=self._finish)
-        runtime = SimpleNamespace(name=LINK, read_only=None, switch=switch)
+        source = SimpleNamespace(nodes=(1, 2), call=self._call)
+        runtime = SimpleNamespace(name=LINK, read_only=None, switch=switch, source=source)
         self.not_started: str | None = None
         sidecar: Any = SimpleNamespace(
             controller=controller,
@@ -77,6 +85,26 @@ class Switched:
 
     async def _finish(self, topics: list[str], end: SwitchEnd, *, timeout: float) -> None:
         self.finished.append((topics, end))
+
+    def clients_seen(self, _topics: object) -> list[ClientSeen]:
+        return self.left
+
+    async def _call(self, api: str, fields: dict[str, Any], *, node_id: int, **_more: object) -> Any:
+        told = self.transactions[node_id]
+        if isinstance(told, LinkerError):
+            raise told
+        if api == "list_transactions":
+            assert "Ongoing" in fields["state_filters"]
+            states = [SimpleNamespace(transactional_id=name) for name in told]
+            return SimpleNamespace(error_code=0, transaction_states=states)
+        assert api == "describe_transactions"
+        states = [
+            SimpleNamespace(
+                transactional_id=name, topics=[SimpleNamespace(topic=topic) for topic in told.get(name, ())]
+            )
+            for name in fields["transactional_ids"]
+        ]
+        return SimpleNamespace(transaction_states=states)
 
     async def finish(self, *, delete: bool = False, dry_run: bool = False) -> list[str]:
         request = FinishRequest(topics=["t"], delete_source_topics=delete)
@@ -134,5 +162,41 @@ def test_partitions_that_came_after_the_word_keep_the_topic() -> None:
         one = await Switched.make(800, 800)
         await _drop(one.back, "t")
         assert one.deleted == [("t", True)]
+
+    asyncio.run(main())
+
+
+def test_a_producer_with_transactions_has_to_go_first() -> None:
+    """`max.message.bytes=0` refuses markers, and a coordinator never writes a marker again that was refused like that."""
+
+    async def main() -> None:
+        one = await Switched.make(800, 800)
+        one.transactions[2] = {"other": ["u"], "billing": ["t"]}
+        for dry_run in (True, False):
+            with pytest.raises(
+                IllegalState, match=r"topic t: transactional\.id billing still writes in transactions"
+            ):
+                await one.finish(dry_run=dry_run)
+        one.transactions[2] = {"other": ["u"]}
+        one.left = [ClientSeen("t", "app", "10.0.0.7", TRANSACTION, 0.0)]
+        with pytest.raises(IllegalState, match=r"client app at 10\.0\.0\.7 still writes in transactions"):
+            await one.finish()
+        assert one.finished == []
+        assert len(await one.finish(delete=True)) == 1
+        one.left = [ClientSeen("t", "app", "10.0.0.7", "produce", 0.0)]
+        assert len(await one.finish()) == 1
+
+    asyncio.run(main())
+
+
+def test_a_coordinator_that_does_not_tell_is_named() -> None:
+    """A source before Kafka 3.0, or one broker that is away, keeps nobody from finishing."""
+
+    async def main() -> None:
+        one = await Switched.make(800, 800)
+        one.transactions[1] = LinkerError("it is away")
+        told = await one.finish()
+        assert "broker 1 does not tell its transactions: it is away" in told
+        assert len(one.finished) == 1
 
     asyncio.run(main())

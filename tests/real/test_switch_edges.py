@@ -171,6 +171,10 @@ async def test_a_transactional_producer_that_stays(
     shown = (await scene.sidecar.linker("status")).output
     assert "CLIENT LEFT AT THE SOURCE" in shown
     assert "stays" in shown
+    # A closed topic would refuse the marker, too, and the coordinator would never write it again.
+    too_early = await scene.sidecar.run("mirror", "finish", "orders", "--link", LINK, "--yes")
+    assert too_early.exit_code != 0
+    assert "transactional.id stays still writes in transactions" in too_early.output + too_early.errors
     await asyncio.to_thread(stays.abort_transaction, 60)
     await scene.acked_more(20)
     await judged(scene, scene.target)
