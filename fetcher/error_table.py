@@ -4,6 +4,7 @@ session (fetch_session.py).
 RETRY       same node again after a pause: the condition passes by itself
 REFRESH     the node is wrong or the topic changed: read the source's metadata, place the partition anew
 RERESOLVE   the fetch offset is wrong: ask the source where its log begins and ends, then decide
+AS_CONSUMER a replica is refused what a consumer gets: read as a consumer does
 FAIL        no retry helps: the mirror stops with the reason
 
 A code that is not listed is retried: a mirror must not die of an error that a newer broker invented.
@@ -22,6 +23,7 @@ class ErrorAction(Enum):
     RETRY = "retry"
     REFRESH = "refresh"
     RERESOLVE = "re-resolve"
+    AS_CONSUMER = "as a consumer"
     FAIL = "fail"
 
 
@@ -59,6 +61,10 @@ _TABLE: dict[ErrorCode, tuple[ErrorAction, str]] = {
         "the fetch version is too old for the topic's compression",
     ),
     ErrorCode.offset_not_available: (ErrorAction.RETRY, "the new source leader has no high watermark yet"),
+    ErrorCode.offset_moved_to_tiered_storage: (
+        ErrorAction.AS_CONSUMER,
+        "the source has these records in remote storage, from where only consumers get them",
+    ),
     ErrorCode.unknown_topic_id: (ErrorAction.REFRESH, "the source does not know the topic id"),
     ErrorCode.inconsistent_topic_id: (ErrorAction.REFRESH, "the source has another topic id"),
 }

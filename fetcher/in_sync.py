@@ -294,8 +294,7 @@ class InSyncFollower:
                 followed.reason = f"its replicas at the target do not have offset {cursor.position} yet"
                 if not leader.in_sync:
                     # The other followers may go on with what is committed without us, each by itself.
-                    followed.not_before = now + _NEXT_TRY
-                    self._let_go(followed, followed.reason)
+                    self._put_off(cursor, _NEXT_TRY, followed.reason)
                     return
         fetcher = cursor.fetcher
         if fetcher is not None and fetcher.node != leader.node:
@@ -330,8 +329,10 @@ class InSyncFollower:
         if action is ErrorAction.FAIL:
             cursor.mirror.fail(f"{cursor.mirror.tp} at offset {cursor.position}: {reason}")
         elif action is ErrorAction.RERESOLVE:
-            self._doubt(cursor)
+            self._put_off(cursor, _AFTER_DOUBT, "its place in the source's log is looked up")
             self._link.errors.answered(cursor, fetcher, code)
+        elif action is ErrorAction.AS_CONSUMER:
+            self._put_off(cursor, _NEXT_TRY, reason)
         else:
             # A new leader is in the metadata log in a moment, and this broker among the replicas.
             text = f"{reason}, node {fetcher.node.id} ({fetcher.node.address})"
@@ -346,7 +347,7 @@ class InSyncFollower:
     def diverged(self, cursor: PartitionCursor, fetcher: SourceFetcher, epoch: int, end_offset: int) -> None:
         self._link.errors.leader_diverged(cursor, fetcher, epoch, end_offset)
         if cursor.fetcher is None and cursor.fed:
-            self._doubt(cursor)
+            self._put_off(cursor, _AFTER_DOUBT, "its place in the source's log is looked up")
         followed = self._followed.get(cursor.mirror.tp)
         if followed is not None and followed.cursor is cursor:
             self._judge(followed, cursor)
@@ -368,12 +369,12 @@ class InSyncFollower:
     def sibling(self, fetcher: SourceFetcher) -> SourceFetcher | None:
         return None
 
-    def _doubt(self, cursor: PartitionCursor) -> None:
-        """Where it is in the source's log has to be looked up first."""
+    def _put_off(self, cursor: PartitionCursor, pause: float, reason: str) -> None:
+        """It is read as before for that long (seconds)."""
         followed = self._followed.get(cursor.mirror.tp)
         if followed is not None and followed.cursor is cursor:
-            followed.not_before = asyncio.get_running_loop().time() + _AFTER_DOUBT
-            self._let_go(followed, "its place in the source's log is looked up")
+            followed.not_before = asyncio.get_running_loop().time() + pause
+            self._let_go(followed, reason)
 
     def _suspend(self, cursor: PartitionCursor) -> None:
         cursor.failures += 1
