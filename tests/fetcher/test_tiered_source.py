@@ -1,4 +1,4 @@
-"""A topic in sync whose source has older records in remote storage alone (KIP-405): a replica is refused them, a consumer not
+"""A topic in sync whose source has older records in remote storage alone (KIP-405): replicas are refused them, consumers not
 (`ReplicaManager.handleOffsetOutOfRangeError`)."""
 
 from __future__ import annotations
