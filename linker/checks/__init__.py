@@ -5,6 +5,7 @@
   without one (doctor_alone.py puts them together for the latter)
 - `doctor_alone`: `linker doctor` before there is a sidecar: all checks that two clusters' clients can make, put
   together
+- `final_configs`: configs that a promote sets at its end, asked for before it begins
 - `forked`: mirror partitions that a real broker leads without a promote, and the records that it took
 - `group_kinds`: doctor on groups of the source that are not held: streams groups, share groups, ids that cannot be
   kept, and those that the link's patterns leave out

@@ -199,10 +199,14 @@ class TopicOperations:
         )
 
     async def set_configs_of_topics(
-        self, configs: Mapping[str, Mapping[str, str | None]], *, timeout: float = DEFAULT_TIMEOUT
+        self,
+        configs: Mapping[str, Mapping[str, str | None]],
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        validate_only: bool = False,
     ) -> None:
         """IncrementalAlterConfigs (KIP-339) of topics, in one request; None deletes an override. Returns when the image has
-        the new values."""
+        the new values, or, with `validate_only`, when the controller would take them."""
         deadline = time.monotonic() + timeout
         changed = {name: changes for name, changes in configs.items() if changes}
         if not changed:
@@ -225,7 +229,7 @@ class TopicOperations:
                     }
                     for name, changes in changed.items()
                 ],
-                "validate_only": False,
+                "validate_only": validate_only,
             },
             timeout=timeout,
             idempotent=True,
@@ -243,6 +247,8 @@ class TopicOperations:
                 refused,
             )
 
+        if validate_only:
+            return
         self._metadata.look_at(changed)
 
         def applied(image: ClusterImage) -> bool | None:

@@ -19,12 +19,14 @@ from controller.decide.unheld_groups import unheld_readers
 from controller.errors import listed
 from controller.judge import late_starts
 from controller.phases import ENDED, LED_ELSEWHERE, Phase
+from controller.plan.taken_configs import configs_at_promote
 from controller.proof import ValidationPolicy
 from controller.state import MirrorPartition
 from fleet.link_controller import wall_clock_ms
 from groups.excluded import in_one_line
 from linker.access.report import who_may_not
 from linker.checks import missing_records, preflight
+from linker.checks.final_configs import refused_configs
 from linker.checks.replication_factor import few_replicas, target_default
 from linker.links import status as view
 from linker.links.config_options import from_target
@@ -60,7 +62,8 @@ class PromotePlans(Validations):
         blockers += await self._late_replicas(runtime, topics, request.options.accept_missing)
         blockers += [finding.detail for finding in self._still_closed(runtime, topics)]
         rights = await preflight.check_mirror_rights(runtime.target, topics)
-        blockers += [finding.detail for finding in rights if finding.fatal]
+        lacking = [finding.detail for finding in rights if finding.fatal]
+        blockers += lacking or [finding.detail for finding in await self._refused_configs(runtime, topics)]
         shown = []
         by_pattern = runtime.came.by_pattern(topics)
         for topic in topics:
@@ -187,6 +190,15 @@ class PromotePlans(Validations):
         except LinkerError as error:
             return [], [f"the source's producers cannot be listed: {error}"]
         return source_producers(seen), direct_warnings(seen)
+
+    async def _refused_configs(
+        self, runtime: LinkRuntime, topics: Sequence[str]
+    ) -> list[preflight.PreflightFinding]:
+        image = self._image
+        return await refused_configs(
+            runtime.target.operations,
+            {topic: configs_at_promote(image, image.mirrors[runtime.name, topic]) for topic in topics},
+        )
 
     def _still_closed(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[preflight.PreflightFinding]:
         """Topics that an abandoned promote could not open at the source yet. While a job has them, nobody opens them

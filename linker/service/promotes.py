@@ -64,6 +64,7 @@ class Promotes(PromotePlans):
         with shown_as(PreflightFailed, preflight.PreflightError):
             preflight.refuse(await preflight.check_mirror_rights(runtime.target, topics))
             warnings = await self._follow_configs(runtime, topics)
+            preflight.refuse(await self._refused_configs(runtime, topics))
             if request.options.fence_source:
                 preflight.refuse(await self._source_fence(runtime, topics))
             # Checked last: a job that ran until now may have left some.

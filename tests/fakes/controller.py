@@ -516,8 +516,11 @@ class FakeController:
         }
 
     async def _incremental_alter_configs(self, request: Any, version: int) -> dict[str, object]:
+        refused = self.quorum.refused_configs
         for resource in request.resources:
             for config in resource.configs:
+                if request.validate_only or resource.resource_name in refused:
+                    continue
                 self.quorum.append(
                     "ConfigRecord",
                     {
@@ -529,7 +532,12 @@ class FakeController:
                 )
         return {
             "responses": [
-                {"resource_type": r.resource_type, "resource_name": r.resource_name}
+                {
+                    "resource_type": r.resource_type,
+                    "resource_name": r.resource_name,
+                    "error_code": 40 if r.resource_name in refused else 0,
+                    "error_message": refused.get(r.resource_name),
+                }
                 for r in request.resources
             ]
         }

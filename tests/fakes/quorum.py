@@ -56,6 +56,8 @@ class FakeQuorum:
         self.topics: dict[str, tuple[bytes, dict[int, FakePartition]]] = {}
         self.topic_numbers = itertools.count(1)  # an id is given once
         self.next_producer_id = 0
+        #: Why the controller refuses to change the configs of a topic.
+        self.refused_configs: dict[str, str] = {}
         self._append_raw(leader_change(0, self.epoch), 1)
         for name, (_, _, level) in FEATURES.items():
             self.append("FeatureLevelRecord", {"name": name, "feature_level": level})

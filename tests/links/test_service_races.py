@@ -41,6 +41,9 @@ class Operations:
     def __init__(self) -> None:
         self.deleted: list[str] = []
 
+    async def set_configs_of_topics(self, configs: Any, *, timeout: float, validate_only: bool) -> None:
+        assert validate_only
+
     async def create_mirror_topics(self, *_: Any, validate_only: bool) -> Any:
         """Only asked whether they could be."""
         return {}, {}

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from controller.alter_partition import AlterPartitionItem, alter_partition_item
+from linker.checks.final_configs import refused_configs
 from linker.membership import MissingRight, OperationFailed, TargetCluster, TargetError
 from linker.membership.topic_operations import TOPIC_RESOURCE
 from tests.controller.kraft_model import Broker, Image, Partition, Topic
@@ -107,6 +108,22 @@ async def test_configs_are_set_and_deleted(member: TargetCluster) -> None:
     await member.operations.set_configs_of_topics({"t": {"b": "2", "a": None}})
     assert member.image.configs[TOPIC_RESOURCE, "t"] == {"b": "2"}
     await member.operations.set_configs_of_topics({"t": {}})
+
+
+async def test_configs_are_tried_without_setting_them(member: TargetCluster, quorum: FakeQuorum) -> None:
+    """A promote is refused before anybody waits if the cluster would not take the configs that it sets in the end."""
+    await create_mirror_topic(member.operations, "t", {0: [900]}, {"a": "1"})
+    await create_mirror_topic(member.operations, "u", {0: [900]}, {})
+    wanted = {"t": {"retention.ms": "5", "a": None}, "u": {"retention.ms": "5"}}
+    assert await refused_configs(member.operations, wanted) == []
+    assert member.image.configs[TOPIC_RESOURCE, "t"] == {"a": "1"}
+    quorum.refused_configs["t"] = "local.retention.ms must not be more than retention.ms"
+    (finding,) = await refused_configs(member.operations, wanted)
+    assert finding.fatal
+    assert finding.detail == (
+        "topic t: the cluster refuses what a promote sets in the end, no a, retention.ms=5: INVALID_CONFIG: "
+        "local.retention.ms must not be more than retention.ms"
+    )
 
 
 # --- replicas -----------------------------------------------------------------------------------------------
