@@ -91,7 +91,7 @@ class ReplicaResult(Facts):
     source_end: Offset  # what had to be there
     source_start: Offset = 0  # the source's log start when it was asked
     replica_start: Offset | None = None  # the replica's; None: it was not asked
-    replica_end: Offset  # the replica's high watermark when it was read
+    replica_end: Offset | None  # the replica's high watermark when it was read; None: it was not
     batches: Count
     records: Count
     bytes: Count

@@ -43,7 +43,8 @@ class ResultBook:
         for result in results:
             tp = TopicPartition(result.topic, result.partition)
             key = (tp, result.broker_id)
-            self.replica_ends[key] = result.replica_end
+            if result.replica_end is not None:
+                self.replica_ends[key] = result.replica_end
             if result.replica_start is not None:
                 self.replica_starts[key] = result.replica_start
                 self.source_starts[tp] = result.source_start
@@ -69,7 +70,7 @@ class ResultBook:
                 tp,
                 now,
                 source_end=result.source_end,
-                lag=max(0, result.source_end - result.replica_end),
+                lag=None if result.replica_end is None else max(0, result.source_end - result.replica_end),
                 mirrored_bytes=None if copy is None else copy.bytes_fetched,
                 validated={} if known is None else {one.broker_id: one.through for one in known.replicas},
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,39 +12,12 @@ import pytest
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.log import FakeLog
 from tests.validator import logs
-from tests.validator.without_spark import Runner, found
+from tests.validator.without_spark import END, Runner, as_plan, damage, found
 from validator import batch_run
-from validator.compare.small_ranges import MOST_ROWS
-from validator.messages import Checked, Progress, ReplicaPlan, ReplicaResult
+from validator.messages import Checked, Progress
 from validator.read import ranges, survey
 
-END = logs.BATCHES * logs.RECORDS
 NOW_MS = 1_700_000_000_000
-
-
-@pytest.fixture(params=[MOST_ROWS, 0], ids=["in one task", "by Spark"])
-async def runner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Runner]:
-    """A source of one node, a target of three whose replicas hold the same. Where sides are not simply alike, their rows are
-    sorted in one task, or brought together as Spark does it."""
-    async with FakeCluster() as source, FakeCluster(nodes=3) as target:
-        for cluster in (source, target):
-            cluster.add_topic("t")
-        source.partition("t").log = logs.make_log()
-        target.partition("t").log = logs.copy_log(source.partition("t").log)
-        yield Runner(source, target, monkeypatch, small=request.param)
-
-
-def damage(runner: Runner, edit: Callable[[FakeLog], object], node: int = 2) -> FakeLog:
-    """Give one broker of the target a log of its own."""
-    partition = runner.target.partition("t")
-    log = partition.replica_logs[node] = logs.copy_log(runner.source.partition("t").log)
-    edit(log)
-    return log
-
-
-def as_plan(result: ReplicaResult) -> ReplicaPlan:
-    names = ("broker_id", "through", "start", "digest", "source_digest", "batches", "records", "bytes")
-    return ReplicaPlan(**{name: getattr(result, name) for name in names})
 
 
 async def test_equal_replicas_are_through_to_the_end(runner: Runner):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 from tests.fakes.cluster import FakeCluster
+from tests.fakes.log import FakeLog
+from tests.validator import logs
 from validator import batch_run
 from validator.batch_run import BatchRun
 from validator.compare.judging import COLUMNS, SORT, judge_sorted
@@ -33,6 +35,8 @@ from validator.messages import (
 from validator.read.endpoint import ClusterEndpoint
 from validator.read.ranges import Range, make_joint_tasks, make_tasks
 from validator.read.reader import read_arrow
+
+END = logs.BATCHES * logs.RECORDS
 
 
 def compare_here(
@@ -161,3 +165,16 @@ class Runner:
 
 def found(result: ReplicaResult) -> list[tuple[str, int]]:
     return [(one.kind.value, one.offset) for one in result.findings]
+
+
+def damage(runner: Runner, edit: Callable[[FakeLog], object], node: int = 2) -> FakeLog:
+    """Give one broker of the target a log of its own."""
+    partition = runner.target.partition("t")
+    log = partition.replica_logs[node] = logs.copy_log(runner.source.partition("t").log)
+    edit(log)
+    return log
+
+
+def as_plan(result: ReplicaResult) -> ReplicaPlan:
+    names = ("broker_id", "through", "start", "digest", "source_digest", "batches", "records", "bytes")
+    return ReplicaPlan(**{name: getattr(result, name) for name in names})

@@ -331,9 +331,14 @@ def to_facts(copy: LogSide | None) -> BatchFacts | None:
 
 
 def whole_partition_finding(
-    plan: PartitionPlan, replica: ReplicaPlan, kind: FindingKind, detail: str
+    plan: PartitionPlan,
+    replica: ReplicaPlan,
+    kind: FindingKind,
+    detail: str,
+    source_end: int | None = None,
+    replica_end: int | None = None,
 ) -> ReplicaResult:
-    """A partition of which nothing needs to be read to know that it is wrong."""
+    """A partition of which nothing needs to be read to know that it is wrong. Its proof stays as it was."""
     at = replica.through if replica.through is not None else plan.start
     return ReplicaResult(
         topic=plan.topic,
@@ -341,8 +346,8 @@ def whole_partition_finding(
         broker_id=replica.broker_id,
         start=replica.start if replica.start is not None else plan.start,
         through=at,
-        source_end=plan.end or 0,
-        replica_end=0,
+        source_end=(plan.end or 0) if source_end is None else source_end,
+        replica_end=replica_end,
         batches=replica.batches,
         records=replica.records,
         bytes=replica.bytes,
@@ -351,4 +356,5 @@ def whole_partition_finding(
         seconds=0.0,
         findings=(Finding(kind=kind, offset=at, detail=detail),),
         findings_count=1,
+        missing=replica.missing,
     )

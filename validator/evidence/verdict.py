@@ -62,6 +62,12 @@ def replica_verdict(partition: PartitionEvidence, replica: ReplicaEvidence) -> t
         return Verdict.NOT_PROVED, "nothing was compared"
     if partition.end is not None and replica.through < partition.end:
         return Verdict.NOT_PROVED, f"compared up to {replica.through}, the end is {partition.end}"
+    if partition.end is not None and replica.end is not None and replica.end < partition.end:
+        # It was compared that far once, and has lost something since.
+        return (
+            Verdict.NOT_PROVED,
+            f"it ended at {replica.end} when it was read last, the end is {partition.end}",
+        )
     if None in digests:
         return Verdict.NOT_PROVED, "a digest is missing"
     if replica.lawful.get(EXPIRED) and replica.log_start is None:

@@ -50,10 +50,16 @@ class ReplicaBounds:
     def starts_late(self) -> bool:
         return self.log_start > self.missing_from
 
+    def ends_before_begin(self, end: int) -> bool:
+        """Whether it holds nothing where the comparison up to `end` has to begin: it has lost what was proved, or the source
+        has dropped what it did not copy in time. No range shows that, since the first one lies behind its end."""
+        return self.high_watermark < min(self.begin, end)
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionBounds:
-    """A partition whose source holds [log_start, end) of what has to be compared."""
+    """A partition whose source holds [log_start, end) of what has to be compared. Each of its replicas reaches the offset
+    where its comparison begins (`ends_before_begin`)."""
 
     topic: str
     partition: int

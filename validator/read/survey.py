@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from validator.compare.facts import FindingKind
 from validator.messages import PartitionPlan, ReplicaPlan
@@ -36,14 +37,24 @@ POLL_SECONDS = 0.2
 ASK_AT_ONCE = 500  # partitions per request
 
 
+class Wrong(NamedTuple):
+    """A replica that is not proved, as is known without reading it. The ends are as found, if they were asked for."""
+
+    plan: PartitionPlan
+    replica: ReplicaPlan
+    kind: FindingKind
+    detail: str
+    source_end: int | None = None
+    replica_end: int | None = None
+
+
 @dataclass(slots=True)
 class Survey:
-    """The findings. `wrong`: (plan, replica, kind, detail) where nothing has to be read to know it. `failures`: logs that
-    could not be asked; the rest goes on without them."""
+    """The findings. `failures`: logs that could not be asked, or not be compared; the rest goes on without them."""
 
     bounds: dict[TopicPartition, PartitionBounds] = field(default_factory=dict)
     leaders: dict[tuple[str, int], int] = field(default_factory=dict)  # of the source
-    wrong: list[tuple[PartitionPlan, ReplicaPlan, FindingKind, str]] = field(default_factory=list)
+    wrong: list[Wrong] = field(default_factory=list)
     failures: list[SideFailed] = field(default_factory=list)
 
 
@@ -126,17 +137,22 @@ class _Surveyor:
                     known = replica.missing
                     missing_to = min(state.log_start, needed[tp])
                     counted = known is not None and (known.start, known.end) == (expected, missing_to)
-                    replicas.append(
-                        ReplicaBounds(
-                            slot,
-                            replica.broker_id,
-                            begin,
-                            state.log_start,
-                            state.high_watermark,
-                            expected,
-                            counted,
-                        )
+                    one = ReplicaBounds(
+                        slot,
+                        replica.broker_id,
+                        begin,
+                        state.log_start,
+                        state.high_watermark,
+                        expected,
+                        counted,
                     )
+                    if one.ends_before_begin(needed[tp]):
+                        # Told as a result too: the evidence names its end, or its watermark alone would make it equal.
+                        wrong = _ends_before_begin(plan, replica, one, needed[tp])
+                        found.wrong.append(wrong)
+                        found.failures.append(SideFailed("target", None, wrong.detail))
+                    else:
+                        replicas.append(one)
             if replicas:
                 found.bounds[tp] = PartitionBounds(
                     tp.topic,
@@ -168,7 +184,7 @@ class _Surveyor:
             if problem is None:
                 good[TopicPartition(plan.topic, plan.partition)] = plan
             else:
-                self._found.wrong += [(plan, replica, *problem) for replica in plan.replicas]
+                self._found.wrong += [Wrong(plan, replica, *problem) for replica in plan.replicas]
         for tp in good:
             leader = self._from.leader(tp)
             if leader is not None:
@@ -271,6 +287,14 @@ class _Surveyor:
         return {
             tp: answer.offset for tp, answer in answers.items() if not answer.error and answer.offset >= 0
         }
+
+
+def _ends_before_begin(plan: PartitionPlan, replica: ReplicaPlan, found: ReplicaBounds, end: int) -> Wrong:
+    detail = (
+        f"broker {found.broker_id}'s replica of {plan.topic}-{plan.partition} ends at offset {found.high_watermark},"
+        f" below offset {found.begin}, from where on it has to be compared"
+    )
+    return Wrong(plan, replica, FindingKind.SHORT, detail, end, found.high_watermark)
 
 
 def _topic_problem(

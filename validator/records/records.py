@@ -136,8 +136,7 @@ class _Job(RecordLogs):
     def run(self) -> RecordsChecked:
         self.began = time.monotonic()
         self.checked = RecordsChecked(failures=self.failures)
-        for plan, replica, kind, detail in self.found.wrong:
-            self.checked.results.append(whole_partition_finding(plan, replica, kind, detail))
+        self.checked.results += [whole_partition_finding(*wrong) for wrong in self.found.wrong]
         if self.readable:
             self._compare()
         return self.checked
