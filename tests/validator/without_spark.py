@@ -32,6 +32,7 @@ from validator.messages import (
     Run,
     Side,
 )
+from validator.read import survey
 from validator.read.endpoint import ClusterEndpoint
 from validator.read.ranges import Range, make_joint_tasks, make_tasks
 from validator.read.reader import read_arrow
@@ -118,6 +119,7 @@ class Runner:
         self.events: list[Event] = []
         self.cancelled = threading.Event()
         self.spark = NoSpark()
+        monkeypatch.setattr(survey, "ASK_AGAIN_SECONDS", 0.3)
         monkeypatch.setattr(batch_run, "compare", partial(compare_here, small=small))
         monkeypatch.setattr(batch_run, "task_count", lambda spark, group, leaders: len(group))
 

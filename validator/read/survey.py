@@ -25,7 +25,7 @@ from wire.client.cluster import Cluster
 from wire.client.cluster_metadata import TopicMetadata
 from wire.client.retry import NodeKind, passing
 from wire.errors import BrokerError, WireError
-from wire.frames.error_codes import OFFSET_OUT_OF_RANGE
+from wire.frames.error_codes import OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
 from wire.frames.fetch import FetchedPartition
 from wire.frames.list_offsets import EARLIEST, LATEST, list_at
 from wire.frames.types import TopicPartition
@@ -35,6 +35,7 @@ CALL_TIMEOUT = 30.0
 SAMPLE_BYTES = 16 << 10
 POLL_SECONDS = 0.2
 ASK_AT_ONCE = 500  # partitions per request
+ASK_AGAIN_SECONDS = 20.0  # for a topic: a cluster has another broker asked after 15
 
 
 class Wrong(NamedTuple):
@@ -87,6 +88,7 @@ class _Surveyor:
     ) -> None:
         self._source, self._target = source, target
         self._from, self._to = from_, to
+        self._sides = ((source, from_), (target, to))
         self._plans = plans
         self._wait_s = wait_s
         self._found = Survey()
@@ -169,18 +171,14 @@ class _Surveyor:
 
     async def _known_topics(self) -> dict[TopicPartition, PartitionPlan]:
         """The plans whose topics are what they have to be on both sides."""
-        names = {plan.topic for plan in self._plans}
-        for endpoint, cluster in ((self._source, self._from), (self._target, self._to)):
-            try:
-                await cluster.refresh(names)
-            except WireError as error:
-                raise endpoint.failed(error) from error
+        await self._ask_for_topics()
+        refused = self._refused_topics()
+        self._found.failures += refused.values()
         good: dict[TopicPartition, PartitionPlan] = {}
         for plan in self._plans:
-            problem = _topic_problem("source", self._from.topics.get(plan.topic), plan.source_topic_id, plan)
-            problem = problem or _topic_problem(
-                "target", self._to.topics.get(plan.topic), plan.target_topic_id, plan
-            )
+            if any((endpoint.side, plan.topic) in refused for endpoint, _ in self._sides):
+                continue
+            problem = self._topic_problem(plan)
             if problem is None:
                 good[TopicPartition(plan.topic, plan.partition)] = plan
             else:
@@ -190,6 +188,45 @@ class _Surveyor:
             if leader is not None:
                 self._found.leaders[tp.topic, tp.partition] = leader.id
         return good
+
+    async def _ask_for_topics(self) -> None:
+        """Both clusters' metadata of the topics. A topic that is not there, or is another one, may be so for a single broker
+        alone that is behind: it is asked for again, long enough for another broker's answer."""
+        names = {plan.topic for plan in self._plans}
+        deadline = time.monotonic() + ASK_AGAIN_SECONDS
+        while names:
+            for endpoint, cluster in self._sides:
+                try:
+                    await cluster.refresh(names)
+                except WireError as error:
+                    raise endpoint.failed(error) from error
+            names = {plan.topic for plan in self._plans if self._may_be_behind(plan)}
+            if time.monotonic() >= deadline:
+                return
+            if names:
+                await asyncio.sleep(POLL_SECONDS)
+
+    def _may_be_behind(self, plan: PartitionPlan) -> bool:
+        codes = [topic_code(cluster.topics.get(plan.topic)) for _, cluster in self._sides]
+        if any(codes):
+            return any(passing(NodeKind.LEADER, code) for code in codes)
+        problem = self._topic_problem(plan)
+        return problem is not None and problem[0] is FindingKind.RECREATED
+
+    def _refused_topics(self) -> dict[tuple[str, str], SideFailed]:
+        """The topics that a side tells nothing of, by side and name. No finding: nothing is known of their records."""
+        return {
+            (endpoint.side, name): endpoint.failed(BrokerError(code, f"topic {name}", api="metadata"))
+            for endpoint, cluster in self._sides
+            for name in dict.fromkeys(plan.topic for plan in self._plans)
+            if (code := topic_code(cluster.topics.get(name)))
+        }
+
+    def _topic_problem(self, plan: PartitionPlan) -> tuple[FindingKind, str] | None:
+        source, target = self._from.topics[plan.topic], self._to.topics[plan.topic]
+        return _topic_problem("source", source, plan.source_topic_id, plan) or _topic_problem(
+            "target", target, plan.target_topic_id, plan
+        )
 
     # --- the source -----------------------------------------------------------------------------------------
 
@@ -297,11 +334,17 @@ def _ends_before_begin(plan: PartitionPlan, replica: ReplicaPlan, found: Replica
     return Wrong(plan, replica, FindingKind.SHORT, detail, end, found.high_watermark)
 
 
+def topic_code(topic: TopicMetadata | None) -> int:
+    """The error code that a cluster has for a topic, 0 if it told of its partitions. None of these codes says that the topic
+    is another one: a missing right, an election, and a broker that is behind look alike from here."""
+    if topic is None or not (topic.error or topic.partitions):
+        return UNKNOWN_TOPIC_OR_PARTITION
+    return topic.error
+
+
 def _topic_problem(
-    side: str, topic: TopicMetadata | None, expected_id: str | None, plan: PartitionPlan
+    side: str, topic: TopicMetadata, expected_id: str | None, plan: PartitionPlan
 ) -> tuple[FindingKind, str] | None:
-    if topic is None or topic.error or not topic.partitions:
-        return FindingKind.RECREATED, f"the {side} has no topic {plan.topic} any more"
     if expected_id is not None and topic.topic_id is not None and topic.topic_id.hex() != expected_id:
         ids = f"it has id {topic.topic_id.hex()}, the mirror was made with {expected_id}"
         return (
