@@ -199,14 +199,15 @@ class BatchRun:
         self._tell(interim, final=False)
 
     def _settle(self, tallies: Sequence[ReplicaTally]) -> None:
-        """All of a partition has been compared."""
+        """All of a partition has been read. A replica whose late start could not be judged is told in the next round."""
         results = []
         for tally in tallies:
             tally.finish()
             self._sums[0] += tally.read_batches
             self._sums[1] += tally.read_records
             self._sums[2] += tally.read_bytes
-            results.append(tally.result(self._seconds()))
+            if tally.tellable:
+                results.append(tally.result(self._seconds()))
         self._tell(results)
 
     def _tell(self, results: Sequence[messages.ReplicaResult], *, final: bool = True) -> None:
@@ -262,6 +263,8 @@ def _planned_anew(tallies: Mapping[TopicPartition, list[ReplicaTally]]) -> list[
     for of_partition in tallies.values():
         replicas = tuple(
             messages.ReplicaPlan.model_validate(tally.result(0.0), from_attributes=True)
+            if tally.tellable
+            else tally.replica  # nothing was told of it: as if it had not been looked at
             for tally in of_partition
             if tally.moved and tally.first_finding is None
         )

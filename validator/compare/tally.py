@@ -19,7 +19,7 @@ from validator.compare.cleaner_bounds import (
     cleaner_bounds,
     refusal,
 )
-from validator.compare.columns import CODECS
+from validator.compare.columns import CODECS, MOVED
 from validator.compare.facts import MAX_FINDINGS, BatchFacts, Finding, FindingKind, Missing
 from validator.compare.verdict import LogDifference, LogSide, RangeVerdict, ReplicaVerdict, note_cleaned
 from validator.messages import PartitionPlan, ReplicaPlan, ReplicaResult
@@ -97,6 +97,7 @@ class ReplicaTally:
         begin = self.found.begin
         if self._prefix is not None:
             if self.found.missing_from <= spec.start < self._missing_to:
+                self.moved |= _source_moved(verdict)
                 self._prefix.take(verdict)
                 return
             if spec.start >= self._missing_to:
@@ -106,7 +107,9 @@ class ReplicaTally:
             return
         short_at = max(self.found.high_watermark, begin)
         if spec.start == short_at and self.found.high_watermark < self.bounds.end:
-            self._end_short(verdict)
+            self.moved = _source_moved(verdict)
+            if not self.moved:
+                self._end_short(verdict)
             return
         if self.found.slot not in spec.slots:
             return
@@ -202,18 +205,24 @@ class ReplicaTally:
 
     def _judge_prefix(self) -> None:
         prefix = self._prefix
-        if prefix is None or self._prefix_judged:
-            return
+        if prefix is None or self._prefix_judged or self.moved:
+            return  # if the source's log moved away there, nobody can tell what it holds
         self._prefix_judged = True
-        if not prefix.batches:
+        broken = prefix.broken
+        if not prefix.batches and broken is None:
             return  # the source holds nothing there either
         start, end = self.found.missing_from, self._missing_to
+        if broken is not None:
+            # It lies below what is proved, and ends nothing of it.
+            detail = f"at the source: {broken.note}"
+            self.findings.append(Finding(kind=FindingKind.CORRUPT, offset=broken.base_offset, detail=detail))
+            self.findings_count += 1
         self.missing = Missing(
             start=start,
             end=end,
-            batches=prefix.batches,
-            records=prefix.records(start, end),
-            exact=prefix.whole(start, end) or not self.plan.compacted,
+            batches=prefix.batches + (broken is not None),
+            records=prefix.records(start, end) if broken is None else end - start,
+            exact=broken is None and (prefix.whole(start, end) or not self.plan.compacted),
             why=why_late(self.plan, prefix.max_timestamp, self.now_ms),
         )
         self._tell_missing(self.missing, prefix.first)
@@ -247,6 +256,10 @@ class ReplicaTally:
         self._differs_at(offset)
 
 
+def _source_moved(verdict: RangeVerdict | None) -> bool:
+    return verdict is not None and verdict.source_cut is not None and verdict.source_cut.marker == MOVED
+
+
 @dataclass(slots=True)
 class _Prefix:
     """The source's batches before a replica's late start."""
@@ -256,10 +269,12 @@ class _Prefix:
     reached: int = -1
     max_timestamp: int = -1
     first: LogSide | None = None
+    broken: LogSide | None = None
 
     def take(self, verdict: RangeVerdict | None) -> None:
         if verdict is None:
             return
+        self.broken = self.broken or verdict.source_cut
         self.batches += verdict.source_batches
         self.held += verdict.source_records
         self.reached = max(self.reached, verdict.source_reached)

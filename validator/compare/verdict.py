@@ -99,6 +99,9 @@ class RangeVerdict:
     source_reached: int = -1  # the highest last offset
     source_max_timestamp: int = -1
     source_first: LogSide | None = None
+    source_cut: LogSide | None = (
+        None  # the marker (columns.py) where its log ends early: what lies behind is not known
+    )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -109,14 +112,13 @@ class RangeVerdict:
         replicas = {}
         for slot, raw in fields["replicas"].items():
             differences = [
-                LogDifference(
-                    one["kind"], one["offset"], one["detail"], _copy(one["source"]), _copy(one["replica"])
-                )
+                LogDifference(**{**one, **{side: _copy(one[side]) for side in ("source", "replica")}})
                 for one in raw["differences"]
             ]
             cleaned = {name: _copy(raw[name]) for name in ("cleaned_first", "cleaned_newest")}
             replicas[int(slot)] = ReplicaVerdict(**{**raw, **cleaned, "differences": differences})
-        return RangeVerdict(**{**fields, "replicas": replicas, "source_first": _copy(fields["source_first"])})
+        sources = {name: _copy(fields[name]) for name in ("source_first", "source_cut")}
+        return RangeVerdict(**{**fields, "replicas": replicas, **sources})
 
 
 def _copy(fields: Sequence[Any] | None) -> LogSide | None:
@@ -305,11 +307,10 @@ class Judge:
 
     def _take_markers(self, copies: Mapping[int, Sequence[LogSide]]) -> None:
         for slot, held in copies.items():
-            for copy in held:
-                if copy.marker == BATCH:
-                    continue
-                slots = self._verdict.replicas if slot == SOURCE else (slot,)
-                for replica in slots:
+            for copy in (one for one in held if one.marker != BATCH):
+                if slot == SOURCE and self._verdict.source_cut is None:
+                    self._verdict.source_cut = copy
+                for replica in self._verdict.replicas if slot == SOURCE else (slot,):
                     self._end(replica, slot, copy)
 
     def _end(self, slot: int, of: int, copy: LogSide) -> None:
