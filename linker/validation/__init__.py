@@ -15,6 +15,7 @@
 - `runner`: the validation of one link, on the link controller only
 - `runs`: one run: its progress, and its results written into the link state as they come
 - `samples`: looks at the partitions while they are validated, for the charts of the evidence
+- `standstill`: whether a run gets any further
 - `switched`: the proof of a switch: of the replicas in the cluster that was left
 - `turns`: the queue for the validator: one run at a time; a less urgent one makes room
 - `validator`: the one validator of a sidecar: its process, who has it, and the target's side of every run

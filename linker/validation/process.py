@@ -17,13 +17,14 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 from linker.config.check import ValidationConfig
 from linker.process.children import die_with_us, parent_environment, python_path
 from linker.validation.child import CHUNK, exit_text, keep_log, kill_group, kill_orphans
 from linker.validation.errors import Side, ValidatorCancelled, ValidatorError
 from linker.validation.needs import missing_parts
+from linker.validation.standstill import STANDSTILL, Movement
 from validator import messages as m
 from validator.evidence.model import Evidence
 from wire.task_group import TaskGroup
@@ -52,6 +53,7 @@ class ValidatorProcess:
         command: Sequence[str] | None = None,
         start_timeout: float = START_TIMEOUT,
         silence: float = SILENCE,
+        standstill: float = STANDSTILL,
         first_pause: float = FIRST_PAUSE,
     ) -> None:
         """`command`: what to start instead of the validator (tests)."""
@@ -61,6 +63,7 @@ class ValidatorProcess:
         self._command = command
         self._start_timeout = start_timeout
         self._silence = silence
+        self._standstill = standstill
         self._first_pause = first_pause
         self._process: asyncio.subprocess.Process | None = None
         self._pump: asyncio.Task[None] | None = None
@@ -99,12 +102,15 @@ class ValidatorProcess:
         async with self._busy:
             await self._ensure()
             hearing = False
+            movement = Movement(command.mode, time.monotonic())
             try:
                 await self._send(command)
                 while True:
                     event = await self._event(command.id, self._silence, "a run")
                     if isinstance(event, m.Finished):
                         return event
+                    if movement.rested(event, time.monotonic()) > self._standstill:
+                        await self._stands_still()
                     if isinstance(event, m.Progress | m.Checked):
                         hearing = True
                         await seen(event)
@@ -153,6 +159,12 @@ class ValidatorProcess:
                 raise ValidatorError(event.reason, side=event.side, address=event.address)
             if getattr(event, "id", None) == name:
                 return event
+
+    async def _stands_still(self) -> NoReturn:
+        reason = f"the validator got no further for {self._standstill:.0f} s"
+        await self._kill(reason)
+        executors = f"has {self._config.spark_master} any executor?"
+        raise self._failed(f"{reason}: {executors} See {self.log_file}", side="spark")
 
     async def _cancel(self, name: str) -> None:
         """Ask for the end of a run and wait for it; a process that does not answer is no longer of use."""

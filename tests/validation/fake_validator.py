@@ -2,7 +2,7 @@
 
 What it finds stands in DIRECTORY/world.json, read anew for each run: {"ends": {"t-0": 100}, "differ": {"t-0": {"2": 17}},
 "hold": seconds before each partition's results, "fail": {"reason": ..., "side": ..., "address": ...} or null, "die":
-true, "garbage": true, "deaf": true}. What it was asked is appended to DIRECTORY/asked.jsonl.
+true, "garbage": true, "deaf": true, "stuck": true}. What it was asked is appended to DIRECTORY/asked.jsonl.
 
 Plain JSON, not the messages' classes: it has to start quickly, and what it says is checked by whoever reads it.
 """
@@ -118,6 +118,18 @@ def run(command: Json) -> None:
         sys.stdout.write("java.lang.Exception: what?\n")
         sys.stdout.flush()
     while now.get("deaf"):
+        time.sleep(0.05)
+    while now.get("stuck"):
+        tell(
+            type="progress",
+            id=name,
+            tasks_done=0,
+            tasks=8,
+            bytes=0,
+            batches=0,
+            partitions_done=0,
+            partitions=2,
+        )
         time.sleep(0.05)
     results: list[Json] = []
     for number, plan in enumerate(plans):

@@ -217,6 +217,10 @@ async def test_a_cancelled_run_that_goes_on_costs_the_process(
         ({"garbage": True}, "does not speak this sidecar's language"),
         ({"deaf": True}, "gave no sign for 1 s"),
         (
+            {"stuck": True},
+            r"the spark: the validator got no further for 1 s: has local\[\*\] any executor",
+        ),
+        (
             {"fail": {"reason": "connection refused", "side": "source", "address": "h:9092"}},
             "the source h:9092: connection refused",
         ),
@@ -231,6 +235,7 @@ async def test_trouble_is_told_and_the_next_run_works(
         command=fake.command,
         start_timeout=50,
         silence=1 if world.get("deaf") else 30,
+        standstill=1 if world.get("stuck") else 30,
         first_pause=0.05,
     )
     try:
@@ -241,6 +246,19 @@ async def test_trouble_is_told_and_the_next_run_works(
         fake.say(**dict.fromkeys(world, None))
         await process.run(a_run(), Ears().seen)
         assert process.trouble is None
+    finally:
+        await process.close()
+
+
+async def test_a_run_that_gets_further_slowly_is_no_standstill(fake: FakeWorld, tmp_path: Path) -> None:
+    process = ValidatorProcess(
+        ValidationConfig(), tmp_path / "v", command=fake.command, start_timeout=50, standstill=1
+    )
+    try:
+        fake.say(hold=0.4)
+        ears = Ears()
+        await process.run(a_run(partitions=5), ears.seen)
+        assert len(ears.results) == 10
     finally:
         await process.close()
 
