@@ -169,8 +169,9 @@ def report(
 ) -> None:
     """Show the evidence of promotes: what was proved, and where the page, the JSON and the Parquet files are.
 
-    Exit code 1 if not all of PROMOTE is proved equal: it differs, is incomplete, was abandoned or not validated, or is not
-    over yet. Without PROMOTE: if one of those shown differs.
+    Exit code 1 if PROMOTE is not proved: it differs, lacks more than was accepted, is incomplete, was abandoned or not
+    validated, or is not over yet. The verdict stands in the evidence: logs that were cleaned are not called equal there.
+    Without PROMOTE: if one of those shown differs, or lacks more than was accepted.
     """
     with ask.client() as client:
         if promote is not None:
@@ -210,7 +211,7 @@ def bad_evidence(job: PromoteJobStatus) -> str | None:
 
 
 def why_not_proved(job: PromoteJobStatus) -> str | None:
-    """One line why the evidence does not prove that what was promoted is equal; None if it does."""
+    """One line why the evidence proves nothing of what was promoted; None if it does. Its verdict says how much."""
     found = job.validation
     if (bad := bad_evidence(job)) is not None:
         return bad
