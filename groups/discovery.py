@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from controller.decide import groups
 from controller.decide.groups import Discovery
@@ -10,7 +10,7 @@ from controller.image import ControllerImage
 from controller.judge.group_gates import CONSUMER_GROUPS, FoundGroup
 from controller.judge.group_offsets import Committed
 from controller.mirror_group import GroupProtocol
-from controller.state import Record
+from controller.portions import portions
 from groups import other_kinds
 from groups.gates import topology
 from groups.group_book import GroupBook
@@ -149,16 +149,18 @@ def _may_have_members(listed: ListedGroup) -> bool:
 async def discover(
     book: GroupBook, seen: Look, settings: GroupSettings, *, consumer_protocol: bool
 ) -> Discovery:
-    """Make the changes that follow from a look durable."""
-    result: list[Discovery] = []
+    """Make the changes that follow from a look durable, in portions: thousands of new groups are more than a store takes in
+    one commit, and each of them is right by itself."""
     now = book.now()
 
-    def decide(image: ControllerImage) -> Sequence[Record]:
-        found = groups.discover(
-            image, book.link, seen.found, settings.rules, consumer_protocol=consumer_protocol, now=now
+    def decide(image: ControllerImage, found: Mapping[str, FoundGroup]) -> Discovery:
+        return groups.discover(
+            image, book.link, found, settings.rules, consumer_protocol=consumer_protocol, now=now
         )
-        result.append(found)
-        return found.records
 
-    await book.commit(decide)
-    return result[-1]
+    result = await book.controller.decide(lambda image: ((), decide(image, seen.found)))
+    for portion in portions(result.records):
+        # Decided again, each once: a group may have gone on while those before it were written.
+        some = {one.group: seen.found[one.group] for one in portion}
+        await book.commit(lambda image, some=some: decide(image, some).records)  # type: ignore[misc]
+    return result

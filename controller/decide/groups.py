@@ -59,7 +59,7 @@ class GroupRules:
 class Discovery:
     """The result of comparing the source's groups with the known ones."""
 
-    records: Sequence[Record]
+    records: Sequence[MirrorGroup]
     forget: Sequence[str]  # groups that are no longer to be mirrored: release them, then `forget`
     hold_otherwise: Mapping[str, GateKind]  # held groups that need another kind of gate now
 
@@ -90,7 +90,7 @@ def discover(
     link_of(image, link)
     mirrored = live_topics(image, link)
     others = {name: owner for owner, name in image.groups if owner != link}
-    records: list[Record] = []
+    records: list[MirrorGroup] = []
     forget: list[str] = []
     otherwise: dict[str, GateKind] = {}
     for name, seen in sorted(found.items()):
