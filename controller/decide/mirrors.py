@@ -151,7 +151,9 @@ def bind_mirrors(image: ControllerImage, link: str, ids: Mapping[str, TopicId]) 
     return [record for topic, topic_id in ids.items() for record in bind_mirror(image, link, topic, topic_id)]
 
 
-def note_upstream(image: ControllerImage, link: str, found: Mapping[str, tuple[str, ...]]) -> list[Record]:
+def note_upstream(
+    image: ControllerImage, link: str, found: Mapping[str, tuple[str, ...]]
+) -> list[MirrorTopic]:
     """Note the clusters that mirrors came through, those that have changed; one that is gone meanwhile has none."""
     mirrors = ((image.mirrors.get((link, topic)), upstream) for topic, upstream in found.items())
     return [

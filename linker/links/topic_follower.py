@@ -12,6 +12,8 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from controller.decide.mirrors import note_upstream
+from controller.portions import portions
 from controller.state import Link, Record
 from linker.checks.topic_names import is_internal, is_mirrormakers, mirrormaker_prefixes
 from linker.links.bring_up import BringUp
@@ -116,8 +118,11 @@ class TopicFollower(LinkPart):
             for topic, origin in origins.items()
             if not isinstance(origin, LinkerError)
         }
-        if any(image.mirrors[self._link, topic].upstream != found for topic, found in told.items()):
-            await self._controller.note_upstream(self._link, told)
+        # Each of these is right by itself, and all of them may be more than a store takes in one commit.
+        for portion in portions(note_upstream(self._controller.image, self._link, told)):
+            await self._controller.note_upstream(
+                self._link, {mirror.topic: told[mirror.topic] for mirror in portion}
+            )
 
     # --- new topics --------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from linker.links import new_mirrors
 from linker.links.new_mirrors import NewMirrors, Planned, Wanted
 from linker.links.topic_follower import TopicFollower
 from linker.links.topic_options import topic_patterns
+from tests.controller.bounded_store import BoundedStore
 from tests.controller.memory_store import MemoryStore
 from tests.links.link_context import context
 from wire.client.topic_names import TopicNames
@@ -244,6 +245,38 @@ async def test_mirrors_learn_where_they_come_from(rig: Rig, monkeypatch: pytest.
         seen.append(rig.controller.image.mirrors["east", "orders"].upstream)
     assert seen == [(), ("first", "cluster"), ("cluster",), ("cluster",)]
     assert answers == []  # and nobody is asked again
+
+
+async def test_thousands_of_mirrors_learn_it_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them in one commit would be more than ZooKeeper takes, and no pattern was looked at any more."""
+    names = [f"orders.events.team-{number:04d}" for number in range(3000)]
+    store = BoundedStore()
+    controller = await StoredController.open(store, now=lambda: 7)
+    await controller.create_link("east", "cluster", {})
+    rig = Rig(controller, monkeypatch)
+    configs = {"cleanup.policy": "delete", "retention.ms": "604800000", "segment.bytes": "1073741824"}
+    mirrors = [
+        MirrorTopic(
+            link="east",
+            topic=name,
+            topic_id=bytes(16),
+            source_topic_id=number.to_bytes(16, "big"),
+            partitions=1,
+            copied_configs=configs,
+            target_replicas=((1, 2, 3),),
+        )
+        for number, name in enumerate(names)
+    ]
+    await rig.new.write_down(mirrors)
+
+    async def origins(topics: list[str]) -> dict[str, Any]:
+        return dict.fromkeys(topics, ())
+
+    monkeypatch.setattr(rig.new.sidecars, "origins", origins)
+    before = store.commits
+    await rig.follower.look()
+    assert {one.upstream for one in controller.image.link_mirrors("east")} == {("cluster",)}
+    assert store.commits - before < 10
 
 
 async def test_a_source_that_does_not_answer_changes_nothing_and_is_said(rig: Rig) -> None:
