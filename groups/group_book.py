@@ -1,14 +1,15 @@
 """The durable state of a link's groups: read here, changed through the link controller.
 
 Gates write their records often (a younger transaction, a member epoch). Saves that arrive during a commit go together
-with the next one, so that thousands of gates cost the store a few commits a second. The commit belongs to the book,
-not to one of its callers: cancelling a caller does not cancel the commit of the others.
+with the next one, as many as fit, so that thousands of gates cost the store a few commits a second. The commit belongs
+to the book, not to one of its callers: cancelling a caller does not cancel the commit of the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from controller.decide import groups
@@ -17,6 +18,7 @@ from controller.groups import GateRecord
 from controller.image import ControllerImage
 from controller.judge.group_offsets import Offsets
 from controller.mirror_group import GroupOffset, MirrorGroup
+from controller.portions import MOST_BYTES, weight
 from controller.state import Record
 from fleet.link_controller import LinkController, wall_clock_ms
 from wire.errors import LinkerError
@@ -83,7 +85,7 @@ class GroupBook:
     async def _save_pending(self) -> None:
         """Commit after commit until nothing is pending. Errors go to the callers."""
         while self._pending:
-            taken, self._pending = self._pending, {}
+            taken = self._taken()
             # A record without a waiting caller belongs to a step that is not taken.
             wanted = {
                 name: record
@@ -102,6 +104,19 @@ class GroupBook:
                 for done in waiting:
                     if not done.done():
                         done.set_result(None)
+
+    def _taken(self) -> dict[str, tuple[GateRecord, list[asyncio.Future[None]]]]:
+        """Those that waited longest, as many as fit in one commit of every store; the others go with the next one."""
+        taken: dict[str, tuple[GateRecord, list[asyncio.Future[None]]]] = {}
+        room = MOST_BYTES
+        for name, (record, waiting) in tuple(self._pending.items()):
+            known = self.get(name)
+            room -= 0 if known is None else weight(replace(known, gate_state=record))
+            if taken and room < 0:
+                break
+            del self._pending[name]
+            taken[name] = (record, waiting)
+        return taken
 
     async def _save(self, gates: dict[str, GateRecord]) -> None:
         def decide(image: ControllerImage) -> list[Record]:

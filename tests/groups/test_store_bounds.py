@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from dataclasses import replace
 
 from controller.decide.groups import GroupRules
+from controller.group_phases import GroupPhase
+from controller.groups import ConsumerMember, GateKind, GateRecord, GateStage, PendingTransaction
 from controller.judge.group_gates import FoundGroup
 from controller.mirror_group import GroupProtocol
 from controller.state import MirrorTopic
@@ -61,3 +65,43 @@ async def test_thousands_of_groups_are_written_down() -> None:
     before = store.commits
     assert (await discover(book, seen, EVERY, consumer_protocol=True)).records == []
     assert store.commits == before
+
+
+async def gated(book: GroupBook) -> None:
+    """Every group is held, by two gates."""
+    await discovered(book)
+    for start in range(0, len(NAMES), 100):
+        some = NAMES[start : start + 100]
+        await book.commit(
+            lambda image, some=some: [  # type: ignore[misc]
+                replace(image.groups[LINK, name], phase=GroupPhase.GATED, gate_state=gate_of(name))
+                for name in some
+            ]
+        )
+
+
+def gate_of(name: str, epoch: int = 1) -> GateRecord:
+    return GateRecord(
+        group=name,
+        kind=GateKind.CONSUMER_AND_TRANSACTION,
+        stage=GateStage.HELD,
+        consumer=ConsumerMember(
+            member_id="0123456789abcdef012345", member_epoch=epoch, topics=tuple(TOPICS[:3])
+        ),
+        transaction=PendingTransaction(
+            transactional_ids=(f"kafka-linker-gate-{name}-0", f"kafka-linker-gate-{name}-1"),
+            producer_id=123456,
+            producer_epoch=12,
+        ),
+    )
+
+
+async def test_thousands_of_gates_are_saved_together() -> None:
+    """As many as fit in one commit, and the others with the next one."""
+    book, store = await a_book()
+    await gated(book)
+    before = store.commits
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(book.save_gate(gate_of(name, epoch=2)) for name in NAMES))
+    assert {one.gate_state for one in book.all()} == {gate_of(name, epoch=2) for name in NAMES}
+    assert store.commits - before < 10
