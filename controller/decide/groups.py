@@ -232,7 +232,7 @@ def begin_promote(
     timeout_ms: int | None,
     now: int,
     automatic: bool = False,
-) -> tuple[list[Record], list[str]]:
+) -> tuple[list[MirrorGroup], list[str]]:
     """Begin the promote of all the groups, or of none."""
     chosen = promotable(image, link, names, force=force, partial=partial)
     move = GroupMove(
@@ -241,7 +241,7 @@ def begin_promote(
         force=force,
         automatic=automatic,
     )
-    records: list[Record] = []
+    records: list[MirrorGroup] = []
     for group in chosen:
         unheld = carried(image, group)
         if group.phase is GroupPhase.GATED or unheld:
@@ -259,7 +259,7 @@ def begin_promote(
 
 def begin_demote(
     image: ControllerImage, link: str, names: Sequence[str], *, timeout_ms: int | None, now: int
-) -> tuple[list[Record], list[str]]:
+) -> tuple[list[MirrorGroup], list[str]]:
     """Begin to return groups to the source.
 
     Refused if a topic of the group is promoted or being promoted, because the source gets no new records of it.
@@ -273,7 +273,7 @@ def begin_demote(
     if reasons:
         raise Refused("; ".join(reasons))
     move = GroupMove(asked_at=now, until=None if timeout_ms is None else now + timeout_ms)
-    records: list[Record] = [
+    records = [
         replace(
             group,
             phase=GroupPhase.DEMOTING,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from admin.models import (
     Action,
     ChangeResult,
@@ -17,7 +19,7 @@ from controller.decide.unheld_groups import carried, how_it_moves
 from controller.group_phases import GroupPhase
 from controller.image import ControllerImage
 from controller.mirror_group import MirrorGroup
-from controller.state import Record
+from controller.portions import portions
 from fleet.link_controller import wall_clock_ms
 from groups.excluded import in_one_line
 from groups.group_reader import GroupReader
@@ -74,11 +76,13 @@ class Groups(ServiceBase):
             left_out = manager.excluded_readers() if request.all else []
             excluded = [in_one_line(left_out)] if left_out else []
 
-            def decide(image: ControllerImage) -> tuple[list[Record], list[str]]:
+            def decide(
+                image: ControllerImage, chosen: Sequence[str] | None
+            ) -> tuple[list[MirrorGroup], list[str]]:
                 return groups.begin_promote(
                     image,
                     link,
-                    None if request.all else request.groups,
+                    chosen,
                     force=request.force,
                     partial=request.partial,
                     timeout_ms=request.timeout_ms,
@@ -88,7 +92,7 @@ class Groups(ServiceBase):
             before = dict(self._image.groups)
             unheld = {one.group for one in self._image.link_groups(link) if carried(self._image, one)}
             try:
-                names = await self._sidecar.controller.decide(decide, dry_run)
+                names = await self._begin(decide, None if request.all else request.groups, dry_run)
             except refused.Refused as error:
                 raise IllegalState("; ".join([str(error), *excluded])) from error
         actions, warnings = [], excluded
@@ -123,10 +127,11 @@ class Groups(ServiceBase):
             if not chosen:
                 raise IllegalState(f"link {link} has no promoted group")
             with shown_as(IllegalState, refused.Refused):
-                names = await self._sidecar.controller.decide(
-                    lambda image: groups.begin_demote(
-                        image, link, chosen, timeout_ms=request.timeout_ms, now=now
+                names = await self._begin(
+                    lambda image, names: groups.begin_demote(
+                        image, link, names or (), timeout_ms=request.timeout_ms, now=now
                     ),
+                    chosen,
                     dry_run,
                 )
         return ChangeResult(
@@ -141,6 +146,28 @@ class Groups(ServiceBase):
             ],
             pending=not dry_run,
         )
+
+    async def _begin(
+        self,
+        decide: Callable[[ControllerImage, Sequence[str] | None], tuple[list[MirrorGroup], list[str]]],
+        chosen: Sequence[str] | None,
+        dry_run: bool,
+    ) -> list[str]:
+        """Refused, with none begun, if one of them cannot begin now. They are written in portions, because all groups of a
+        link may be more than a store takes in one commit."""
+        controller = self._sidecar.controller
+        records, names = await controller.decide(lambda image: ((), decide(image, chosen)))
+        begun = 0
+        for portion in [] if dry_run else portions(records):
+            some = [one.group for one in portion]
+            try:
+                await controller.decide(lambda image, some=some: decide(image, some))  # type: ignore[misc]
+            except refused.Refused as error:
+                if not begun:
+                    raise
+                raise refused.Refused(f"{begun} of {len(names)} groups have begun, then: {error}") from error
+            begun += len(some)
+        return names
 
 
 def _promise(request: PromoteGroupsRequest, group: MirrorGroup) -> str:

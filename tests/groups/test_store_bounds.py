@@ -5,7 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from admin.models import DemoteGroupsRequest, PromoteGroupsRequest
+from admin.service import IllegalState
 from controller.decide.groups import GroupRules
 from controller.group_phases import GroupPhase
 from controller.groups import ConsumerMember, GateKind, GateRecord, GateStage, PendingTransaction
@@ -16,6 +22,7 @@ from fleet.stored_controller import StoredController
 from groups.discovery import Look, discover
 from groups.group_book import GroupBook
 from groups.settings import GroupSettings
+from linker.service.groups import Groups
 from tests.controller.bounded_store import BoundedStore
 
 LINK = "east"
@@ -105,3 +112,56 @@ async def test_thousands_of_gates_are_saved_together() -> None:
         await asyncio.gather(*(book.save_gate(gate_of(name, epoch=2)) for name in NAMES))
     assert {one.gate_state for one in book.all()} == {gate_of(name, epoch=2) for name in NAMES}
     assert store.commits - before < 10
+
+
+def service(book: GroupBook) -> Groups:
+    manager = SimpleNamespace(excluded_readers=list, excluded=SimpleNamespace(why=lambda _: None))
+    runtime = SimpleNamespace(name=LINK, trouble=None, groups=SimpleNamespace(manager=manager))
+    sidecar: Any = SimpleNamespace(
+        controller=book.controller, links={LINK: runtime}, not_ready=lambda: None, joined={}
+    )
+    return Groups(sidecar)
+
+
+async def test_thousands_of_groups_are_promoted_and_demoted_with_one_command() -> None:
+    book, _ = await a_book()
+    await gated(book)
+    asked = service(book)
+    promote = PromoteGroupsRequest(all=True)
+    assert len((await asked.promote_groups(LINK, promote, dry_run=True)).actions) == len(NAMES)
+    assert {one.phase for one in book.all()} == {GroupPhase.GATED}
+    assert len((await asked.promote_groups(LINK, promote, dry_run=False)).actions) == len(NAMES)
+    assert {one.phase for one in book.all()} == {GroupPhase.DRAINING}
+    for start in range(0, len(NAMES), 100):
+        some = NAMES[start : start + 100]
+        await book.commit(
+            lambda image, some=some: [  # type: ignore[misc]
+                replace(image.groups[LINK, name], phase=GroupPhase.PROMOTED, move=None) for name in some
+            ]
+        )
+    await asked.demote_groups(LINK, DemoteGroupsRequest(all=True), dry_run=False)
+    assert {one.phase for one in book.all()} == {GroupPhase.DEMOTING}
+
+
+async def test_one_group_that_cannot_be_promoted_keeps_all_from_it() -> None:
+    book, store = await a_book()
+    await gated(book)
+    await book.step(NAMES[-1], GroupPhase.DISCOVERED)
+    before = store.commits
+    with pytest.raises(IllegalState, match="it is DISCOVERED"):
+        await service(book).promote_groups(LINK, PromoteGroupsRequest(all=True), dry_run=False)
+    assert store.commits == before
+
+
+async def test_a_refusal_after_the_first_portion_says_how_many_have_begun() -> None:
+    book, _ = await a_book()
+    await gated(book)
+
+    def another(_: object) -> None:
+        """Changes when the first portion is written."""
+        groups = book.image.groups
+        groups[LINK, NAMES[-1]] = replace(groups[LINK, NAMES[-1]], phase=GroupPhase.DISCOVERED)
+
+    book.controller.listeners.add(another)
+    with pytest.raises(IllegalState, match=r"\d+ of 3000 groups have begun, then: .* it is DISCOVERED"):
+        await service(book).promote_groups(LINK, PromoteGroupsRequest(all=True), dry_run=False)
