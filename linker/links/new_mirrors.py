@@ -33,7 +33,7 @@ from wire.frames.types import TopicPartition
 from wire.metadata.image import BrokerImage
 
 _AT_ONCE = 50  # topics that are examined together; each tells some forty configs
-_COMMITTED = 100  # mirrors in one commit
+_COMMITTED, _PARTITIONS = 100, 500  # mirrors in one commit, and their partitions: a store has a bound
 
 
 class Wanted(NamedTuple):
@@ -215,8 +215,7 @@ class NewMirrors(LinkPart):
 
     async def write_down(self, mirrors: Sequence[MirrorTopic]) -> None:
         """Make the mirrors durable, and have them brought up."""
-        for first in range(0, len(mirrors), _COMMITTED):
-            part = mirrors[first : first + _COMMITTED]
+        for part in _parts(mirrors):
             for mirror in part:
                 # A topic of this name may have been promoted, and deleted, in an earlier life.
                 self._unfence(mirror.topic_partitions())
@@ -321,3 +320,16 @@ def _takes_no_replica(broker: BrokerImage) -> bool:
     """Whether all log dirs of the broker are cordoned (KIP-1066): it is being emptied, or is the link broker of another
     sidecar."""
     return bool(broker.log_dirs) and set(broker.log_dirs) <= set(broker.cordoned_log_dirs or ())
+
+
+def _parts(mirrors: Iterable[MirrorTopic]) -> list[list[MirrorTopic]]:
+    """Those that are written down together; a mirror is never cut."""
+    parts: list[list[MirrorTopic]] = []
+    partitions = 0
+    for mirror in mirrors:
+        partitions += mirror.partitions
+        if not parts or len(parts[-1]) == _COMMITTED or partitions > _PARTITIONS:
+            parts.append([])
+            partitions = mirror.partitions
+        parts[-1].append(mirror)
+    return parts

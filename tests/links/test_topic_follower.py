@@ -279,6 +279,30 @@ async def test_thousands_of_mirrors_learn_it_in_portions(monkeypatch: pytest.Mon
     assert store.commits - before < 10
 
 
+async def test_a_hundred_mirrors_with_many_partitions_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As few commits as the store takes: they are no more than it takes each, whatever the mirrors' partitions."""
+    store = BoundedStore()
+    controller = await StoredController.open(store, now=lambda: 7)
+    await controller.create_link("east", "cluster", {})
+    rig = Rig(controller, monkeypatch)
+    before = store.commits
+    await rig.new.write_down(
+        [
+            MirrorTopic(
+                link="east",
+                topic=f"orders.events.team-{number:04d}",
+                topic_id=bytes(16),
+                source_topic_id=number.to_bytes(16, "big"),
+                partitions=1000 if number == 50 else 30,
+                target_replicas=((1, 2, 3),) * (1000 if number == 50 else 30),
+            )
+            for number in range(101)
+        ]
+    )
+    assert len(rig.mirrors) == 101
+    assert store.commits - before == 9
+
+
 async def test_a_source_that_does_not_answer_changes_nothing_and_is_said(rig: Rig) -> None:
     await rig.options(topics_include=".*", topics_refresh_interval_ms=1000)
     rig.source.make("orders", 1)
