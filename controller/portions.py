@@ -13,7 +13,8 @@ from controller.state import Entity
 MOST_BYTES = 500_000
 # Of a node that is made: the names and rights of it and of the one that is made above it, in a store with a path of its own.
 _NODE = 300
-_REMOVAL = 100
+# Of a node that goes, and of the one above it that goes with it.
+_REMOVAL = 150
 
 R = TypeVar("R", bound=Entity)
 
@@ -24,7 +25,7 @@ def weight(record: Entity) -> int:
 
 
 def weight_of_removal(path: str) -> int:
-    return _REMOVAL + len(path)
+    return _REMOVAL + 2 * len(path)
 
 
 def portions(records: Iterable[R]) -> list[list[R]]:

@@ -17,10 +17,12 @@ from admin.models import (
 )
 from admin.service import IllegalState, InvalidRequest, NameTaken, PreflightFailed
 from controller import errors as refused
+from controller.decide.deletions import before_link
 from controller.decide.source_fence import owed_topics
 from controller.errors import Refused
+from controller.image import ControllerImage
 from controller.plan.producer_ids import BLOCK, plan
-from controller.state import Link
+from controller.state import Link, Record
 from fleet.link_controller import wall_clock_ms
 from linker.access.report import sync_status
 from linker.checks import preflight
@@ -248,7 +250,19 @@ class LinkChanges(ServiceBase):
         groups = self._runtime(link).groups
         try:
             await groups.release_all()
+            while await self._remove_portion(link, force):
+                pass
             await self._sidecar.controller.delete_link(link, force=force)
         except BaseException:
             groups.hold_again()
             raise
+
+    async def _remove_portion(self, link: str, force: bool) -> bool:
+        """Of what is below the link, while that is more than a store takes in one commit. False: the rest goes with the
+        link."""
+
+        def decide(image: ControllerImage) -> tuple[list[Record], bool]:
+            records = before_link(image, link, force)
+            return records, bool(records)
+
+        return await self._sidecar.controller.decide(decide)
