@@ -21,7 +21,7 @@ from fleet.member import JoinRefused, Member
 from fleet.settings import FleetSettings
 from fleet.shared_controller import SharedController
 from fleet.stored_controller import StoredController
-from fleet.stores.base import Candidate, ControllerFenced, FleetStore, Seat, StoreError
+from fleet.stores.base import Candidate, ControllerFenced, FleetStore, Seat, StoreError, StoreUnusable
 from wire.backoff import Backoff
 from wire.errors import LinkerError
 from wire.task_group import TaskGroup
@@ -53,7 +53,9 @@ class FleetRunner:
         duties: Duties,
         endless_leases: bool = False,
         cluster_id: Callable[[], str] = lambda: "",
+        check_store: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`check_store`: raises StoreUnusable if the store is not the one to use any more; asked with the seat taken."""
         self._store = store
         self._candidate = candidate
         self._shared = shared
@@ -64,6 +66,7 @@ class FleetRunner:
         self._duties = duties
         self._endless = endless_leases
         self._cluster_id = cluster_id
+        self._check_store = check_store
         self.fleet_controller: FleetController | None = None
         self._role_changed = asyncio.Event()
         self._resigns: asyncio.Future[str] | None = None
@@ -94,12 +97,18 @@ class FleetRunner:
             try:
                 epoch = await self._store.take_seat(self._candidate)
                 claimed_at = self._clock()
+                if self._check_store is not None:
+                    # The store may have been moved away while this sidecar waited for the seat.
+                    await self._check_store()
                 controller = await StoredController.load(self._store, epoch)
                 log.info("this sidecar is the link controller now, with epoch %d", epoch)
                 backoff.reset()
                 await self._rule(controller, claimed_at)
             except asyncio.CancelledError:
                 # A planned stop: the next one need not wait for a timeout.
+                await self._resign(_LAST_WORD)
+                raise
+            except StoreUnusable:
                 await self._resign(_LAST_WORD)
                 raise
             except ControllerFenced as fenced:

@@ -36,6 +36,10 @@ class StoreMissing(StoreError):
     """There is no store at that place, and it was not to be created."""
 
 
+class StoreUnusable(StoreError):
+    """The state in the store is not to be used: it lives elsewhere by now, or is not whole."""
+
+
 class StoreTooNew(StoreError):
     """Written by a newer version of this program."""
 

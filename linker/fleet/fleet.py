@@ -27,7 +27,7 @@ from linker.fleet.clock import lease_clock
 from linker.fleet.identity import IdentityFile, TargetIdentity
 from linker.fleet.ports import RouterLease, SidecarPorts
 from linker.fleet.process import SidecarProcess
-from linker.stores import open_store
+from linker.stores import Location, check_usable, open_store
 from linker.stores.measured import MeasuredStore
 from wire.client.cluster import Cluster
 from wire.client.security import ClientSecurity, ListenerSecurity
@@ -88,6 +88,7 @@ class Fleet:
             duties=duties,
             endless_leases=self.alone,
             cluster_id=lambda: cluster_id,
+            check_store=lambda: check_usable(store, Location.of(config)),
         )
         self.identity = TargetIdentity(
             sidecar.broker_id,

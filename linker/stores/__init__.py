@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from controller.state import JsonValue
-from fleet.stores.base import FleetStore, Store, StoreError
+from fleet.stores.base import FleetStore, Store, StoreUnusable
 from linker.config.model import Config
 from linker.stores.location import Location
 from wire.client.cluster import Cluster
@@ -19,7 +19,7 @@ COPYING = "/copying"  # in the store that is copied to, until all is there
 __all__ = ["COPYING", "MOVED_TO", "CopyUnfinished", "Location", "StoreMoved", "check_usable", "open_store"]
 
 
-class StoreMoved(StoreError):
+class StoreMoved(StoreUnusable):
     """The state was copied to another store, which is the one to use now."""
 
     def __init__(self, place: str, to: str) -> None:
@@ -29,7 +29,7 @@ class StoreMoved(StoreError):
         )
 
 
-class CopyUnfinished(StoreError):
+class CopyUnfinished(StoreUnusable):
     """A copy into the store was begun and not finished."""
 
     def __init__(self, place: str, source: str) -> None:
@@ -57,7 +57,8 @@ async def open_store(config: Config, cluster: Cluster | None = None) -> FleetSto
 
 
 async def check_usable(store: Store, location: Location) -> None:
-    """Raise StoreMoved or CopyUnfinished if the store must not be used."""
+    """Raise StoreMoved or CopyUnfinished if the store must not be used. Holds for as long as the caller has the seat: a copy
+    needs it, too."""
     moved = await store.get(MOVED_TO)
     if moved is not None:
         raise StoreMoved(str(location), _place(moved.value))

@@ -14,7 +14,7 @@ from fleet.lease import DRIFT
 from fleet.member import Member
 from fleet.roles import FleetRunner
 from fleet.shared_controller import SharedController
-from fleet.stores.base import Candidate, ControllerFenced, Seat, StoreError
+from fleet.stores.base import Candidate, ControllerFenced, Seat, StoreError, StoreUnusable
 from tests.controller.fleet_kit import LINK, SETTINGS, TP, Ports, TroubledStore, hello, now
 from tests.controller.memory_store import MemoryStore
 from tests.controller.virtual_loop import run_virtual
@@ -395,5 +395,37 @@ def test_a_member_that_cannot_reach_the_head_keeps_its_lease_to_its_end() -> Non
             await asyncio.sleep(SETTINGS.retry_max + 0.5)
             assert cut_off.leased
             assert cut_off.runner.trouble is None
+
+    run_virtual(main())
+
+
+def test_a_store_that_was_moved_away_meanwhile_is_ruled_by_nobody() -> None:
+    """A copy held the seat while these sidecars started, and marked the store before it gave the seat back."""
+
+    async def main() -> None:
+        fleet = Fleet()
+        fleet.silent = set(fleet.sidecars)
+        fleet.server.give(Seat(holder=Candidate(broker_id=900, session="store-copy"), epoch=0))
+        checked: list[Seat | None] = []
+
+        async def check() -> None:
+            checked.append(fleet.server.seat)
+            raise StoreUnusable("the state was moved")
+
+        for sidecar in fleet.sidecars.values():
+            sidecar.runner._check_store = check
+            sidecar.start()
+        await asyncio.sleep(1)
+        assert not checked
+        fleet.server.give(None)
+        await asyncio.sleep(30)
+        for sidecar in fleet.sidecars.values():
+            assert sidecar.task is not None
+            with pytest.raises(StoreUnusable, match="was moved"):
+                await asyncio.wait_for(sidecar.task, 1)
+            assert sidecar.ruling == 0
+            assert not sidecar.shared.is_controller
+        assert [seat and seat.holder.session for seat in checked] == ["s900", "s901", "s902"]
+        assert fleet.server.seat is None
 
     run_virtual(main())

@@ -13,12 +13,14 @@ import pytest
 import yaml
 
 from controller.operations import Put, Versioned
-from fleet.stores.base import Candidate, StoreError
+from fleet.stores.base import Candidate, FleetStore, StoreError, StoreUnusable
 from fleet.stores.sqlite import SqliteStore
 from linker.config.file import load_config
 from linker.config.model import Config
+from linker.fleet.fleet import Fleet
 from linker.stores import CopyUnfinished, Location, StoreMoved, open_store
 from linker.stores.copy import TargetNotEmpty, copy_store, reopen_store
+from linker.stores.measured import MeasuredStore
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.transactions import FakeCoordinator
 from tests.shell.conftest import Cli
@@ -229,6 +231,30 @@ async def test_reopen(tmp_path: Path) -> None:
     assert await reopen_store(one) == str(two)
     store = await open_store(config_with(tmp_path, {"path": str(one.path)}))
     await store.close()
+
+
+@pytest.mark.parametrize(
+    ("mark", "refused"), [("/moved_to", "was moved to B"), ("/copying", "a copy from B into")]
+)
+async def test_a_sidecar_does_not_rule_a_store_that_was_marked_since_it_opened_it(
+    tmp_path: Path, mark: str, refused: str
+) -> None:
+    file = at(tmp_path / "a.db")
+    await fill(file.path, STATE)
+    config = config_with(tmp_path, {"path": str(file.path)})
+    store = await open_store(config)
+    await store.commit([Put(mark, {"store": "B"}, None)], controller_epoch=await store.claim())
+    sidecar = fleet_of(config, store)
+    with pytest.raises(StoreUnusable, match=refused):
+        await asyncio.wait_for(sidecar.runner.run(), 10)
+    assert sidecar.fleet_controller is None
+    await store.close()
+
+
+def fleet_of(config: Config, store: FleetStore) -> Fleet:
+    """A sidecar's place in its fleet, over a store that it has opened."""
+    nothing: Any = None
+    return Fleet(config, MeasuredStore(store), None, None, nothing, nothing, "T")
 
 
 @pytest.mark.parametrize(
