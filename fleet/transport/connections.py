@@ -196,7 +196,11 @@ async def connect(
     address: host:port, or the two apart. NotTrusted if the secrets differ; ChannelClosed with the reason for everything
     else.
     """
-    host, port = parse_address(address) if isinstance(address, str) else address
+    try:
+        host, port = parse_address(address) if isinstance(address, str) else address
+    except ValueError as error:
+        # Whoever has the seat need not be a sidecar: `linker store copy` listens nowhere.
+        raise ChannelClosed(f"cannot connect: {error}") from None
     where = format_address(host, port)
     bounds = limits or TransportLimits()
     wire = bounds.wire()

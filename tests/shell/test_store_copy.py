@@ -19,6 +19,7 @@ from linker.config.file import load_config
 from linker.config.model import Config
 from linker.fleet.fleet import Fleet
 from linker.stores import CopyUnfinished, Location, StoreMoved, open_store
+from linker.stores import copy as copying
 from linker.stores.copy import TargetNotEmpty, copy_store, reopen_store
 from linker.stores.measured import MeasuredStore
 from tests.fakes.cluster import FakeCluster
@@ -247,6 +248,36 @@ async def test_a_sidecar_does_not_rule_a_store_that_was_marked_since_it_opened_i
     sidecar = fleet_of(config, store)
     with pytest.raises(StoreUnusable, match=refused):
         await asyncio.wait_for(sidecar.runner.run(), 10)
+    assert sidecar.fleet_controller is None
+    await store.close()
+
+
+async def test_a_sidecar_that_starts_during_a_copy_waits_and_does_not_rule_what_was_moved(
+    tmp_path: Path, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = Location.parse(f"topic:{cluster.bootstrap_servers}/state")
+    quick = Location(topic.store.model_copy(update={"seat_timeout_ms": 600}), target=topic.target)
+    first = await quick.open()
+    epoch = await first.take_seat(Candidate(broker_id=1, session="before", cluster_id="T"))
+    await first.commit([Put("/links/b", {}, None)], controller_epoch=epoch)
+    await first.close()
+    fill_copy, running = copying._fill, []
+
+    async def meanwhile(*given: Any) -> None:
+        store = await quick.open()
+        sidecar = fleet_of(config_with(tmp_path, {}), store)
+        await store.announce(sidecar.candidate)
+        running.append((store, sidecar, asyncio.create_task(sidecar.runner.run())))
+        async with asyncio.timeout(10):
+            while sidecar.runner.trouble != "cannot connect: '' is not host:port":
+                await asyncio.sleep(0.01)
+        await fill_copy(*given)
+
+    monkeypatch.setattr(copying, "_fill", meanwhile)
+    await copy_store(quick, at(tmp_path / "b.db"))
+    ((store, sidecar, task),) = running
+    with pytest.raises(StoreMoved, match=r"was moved to sqlite:.*b\.db"):
+        await asyncio.wait_for(task, 20)
     assert sidecar.fleet_controller is None
     await store.close()
 
