@@ -109,6 +109,36 @@ async def test_a_topic_that_deletes_is_refused(
         await open_store(topic="other")
 
 
+async def test_a_topic_that_forgets_tombstones_early_is_refused(
+    cluster: FakeCluster, open_store: OpenStore
+) -> None:
+    """A reader that was away goes on where it was for an hour: what it had must not have been deleted and forgotten."""
+    cluster.add_topic("other", configs={"cleanup.policy": "compact", "delete.retention.ms": "60000"})
+    with pytest.raises(
+        StoreError, match=r"delete\.retention\.ms=60000: .* set it to 86400000 \(7200000 at least\)"
+    ):
+        await open_store(topic="other")
+    cluster.topics["other"].configs["delete.retention.ms"] = "7200000"
+    await open_store(topic="other")
+
+
+@pytest.mark.parametrize(
+    ("replicas", "least", "warned"), [(3, "1", True), (3, "2", False), (2, "1", False), (1, "1", False)]
+)
+async def test_a_topic_whose_commits_one_broker_may_have_alone_is_warned_of(
+    cluster: FakeCluster,
+    open_store: OpenStore,
+    caplog: pytest.LogCaptureFixture,
+    replicas: int,
+    least: str,
+    warned: bool,
+) -> None:
+    configs = {"cleanup.policy": "compact", "min.insync.replicas": least}
+    cluster.add_topic("other", replication_factor=replicas, configs=configs)
+    await open_store(topic="other")
+    assert ("has 3 replicas and min.insync.replicas=1" in caplog.text) is warned
+
+
 async def test_a_topic_with_two_partitions_is_refused(cluster: FakeCluster, open_store: OpenStore) -> None:
     cluster.add_topic("other", 2, configs={"cleanup.policy": "compact"})
     with pytest.raises(StoreError, match="2 partitions"):

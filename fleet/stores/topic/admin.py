@@ -10,6 +10,7 @@ from itertools import zip_longest
 
 from fleet.stores.base import StoreError, StoreMissing
 from fleet.stores.topic.brokers import PASSING, PAUSE, StateTopic, StateTopicBrokers
+from fleet.stores.topic.tail import START_AGAIN_AFTER
 from wire.backoff import Backoff
 from wire.errors import BrokerError, ClusterUnreachable, WireError, error_is_retriable
 from wire.frames.error_codes import INVALID_REPLICATION_FACTOR, TOPIC_ALREADY_EXISTS
@@ -30,6 +31,9 @@ CONFIGS = {
     "message.timestamp.type": "LogAppendTime",  # the brokers' clock; the writers' say none
 }
 _RESOURCE_TOPIC = 2
+_CHECKED = ("cleanup.policy", "delete.retention.ms", "min.insync.replicas", "unclean.leader.election.enable")
+#: Of tombstones: a reader that was not at the end for half as long begins anew, and may take a while for it.
+_LEAST_RETENTION_MS = 2000 * int(START_AGAIN_AFTER)
 
 
 async def prepare_topic(
@@ -50,7 +54,7 @@ async def prepare_topic(
                     "give store.topic another name"
                 )
             elif found.leader is not None:
-                await _check(brokers, deadline)
+                await _check(brokers, found, deadline)
                 return found
             trouble: WireError | None = None
         except PASSING as error:
@@ -118,8 +122,9 @@ async def _racks(brokers: StateTopicBrokers, deadline: float) -> dict[int, str |
     return {int(one.node_id): one.rack for one in answer.brokers}
 
 
-async def _check(brokers: StateTopicBrokers, deadline: float) -> None:
-    """A topic that deletes by age would lose the state in silence."""
+async def _check(brokers: StateTopicBrokers, topic: StateTopic, deadline: float) -> None:
+    """A topic that deletes by age would lose the state in silence; one that forgets tombstones early would keep for some
+    readers what was deleted."""
     answer = await brokers.ask_any(
         "describe_configs",
         {
@@ -127,7 +132,7 @@ async def _check(brokers: StateTopicBrokers, deadline: float) -> None:
                 {
                     "resource_type": _RESOURCE_TOPIC,
                     "resource_name": brokers.topic,
-                    "configuration_keys": ["cleanup.policy", "unclean.leader.election.enable"],
+                    "configuration_keys": list(_CHECKED),
                 }
             ],
             "include_synonyms": False,
@@ -151,6 +156,22 @@ async def _check(brokers: StateTopicBrokers, deadline: float) -> None:
         raise StoreError(
             f"topic {brokers.topic} has cleanup.policy={configs.get('cleanup.policy')} and would lose state: "
             "set it to compact, or give store.topic another name"
+        )
+    retention = configs.get("delete.retention.ms")
+    if retention is not None and int(retention) < _LEAST_RETENTION_MS:
+        raise StoreError(
+            f"topic {brokers.topic} has delete.retention.ms={retention}: a sidecar that could not read it for that long "
+            f"would keep what was deleted meanwhile; set it to {CONFIGS['delete.retention.ms']} "
+            f"({_LEAST_RETENTION_MS} at least), or give store.topic another name"
+        )
+    # Of two replicas one may be away: a topic that is made here has 1 then, too.
+    if configs.get("min.insync.replicas") == "1" and topic.replicas > 2:
+        log.warning(
+            "the state topic %s has %d replicas and min.insync.replicas=1: a commit that one broker alone has may be lost "
+            "with it; set it to %d",
+            brokers.topic,
+            topic.replicas,
+            topic.replicas - 1,
         )
     if configs.get("unclean.leader.election.enable") == "true":
         log.warning(

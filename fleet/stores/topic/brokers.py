@@ -60,6 +60,7 @@ class StateTopic(NamedTuple):
     partitions: int
     leader: Address | None
     brokers: tuple[int, ...]
+    replicas: int
 
 
 class StateTopicBrokers:
@@ -160,6 +161,7 @@ class StateTopicBrokers:
             len(topic.partitions),
             leader,
             tuple(sorted(nodes)),
+            max((len(partition.replica_nodes) for partition in topic.partitions), default=0),
         )
         self._leader = leader
         return found
