@@ -115,10 +115,6 @@ class LinkController(ABC):
         )
         return self.image.links[reverse.reverse_name(name)]
 
-    async def set_sync(self, name: str, topics: Sequence[str], on: bool, *, dry_run: bool = False) -> None:
-        """Whether link brokers are to be among the in-sync replicas of these topics, in the cluster that owns them."""
-        await self._commit(lambda image: reverse.set_sync(image, name, topics, on), dry_run)
-
     async def update_link(
         self,
         name: str,

@@ -199,7 +199,7 @@ async def connect(
     try:
         host, port = parse_address(address) if isinstance(address, str) else address
     except ValueError as error:
-        # Whoever has the seat need not be a sidecar: `linker store copy` listens nowhere.
+        # The holder of the seat need not be a sidecar: `linker store copy` listens nowhere.
         raise ChannelClosed(f"cannot connect: {error}") from None
     where = format_address(host, port)
     bounds = limits or TransportLimits()

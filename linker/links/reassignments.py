@@ -24,6 +24,7 @@ from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
 log = logging.getLogger(__name__)
 
 _CALL_TIMEOUT = 15.0
+_COMMITTED = 200  # partitions, each of which may be of another mirror
 _MOST_STEPS = 5  # a cancel of what others have begun, one link broker there and back, and the new replicas
 
 Replicas = Mapping[TopicPartition, tuple[int, ...]]
@@ -112,7 +113,8 @@ class Reassignments(LinkPart):
         self._keep_what_was_told(wanted)
         if afresh:
             refuse_to_drop(self._controller.image, self._link, wanted)
-        await self._controller.forget_validation(self._link, wanted)
+        for some in _portions(wanted):
+            await self._controller.forget_validation(self._link, some)
         refused = {} if afresh else await self._take_steps(wanted, _not_open)
         stuck = [
             tp
@@ -126,7 +128,8 @@ class Reassignments(LinkPart):
             await self.drop_copies(stuck)
             refused |= await self._take_steps({tp: wanted[tp] for tp in stuck}, _not_open)
         done = {tp: replicas for tp, replicas in wanted.items() if tp.topic not in refused}
-        await self._controller.follow_replicas(self._link, done)
+        for some in _portions(done):
+            await self._controller.follow_replicas(self._link, some)
         for error in refused.values():
             raise error
 
@@ -252,3 +255,10 @@ def _ids(brokers: Iterable[int]) -> str:
 
 def _listed(tps: Collection[TopicPartition], most: int = 5) -> str:
     return listed(sorted(map(str, tps)), most)
+
+
+def _portions(wanted: Replicas) -> Iterator[Replicas]:
+    """Each change is right by itself, and all of them are more than a store may take in one commit."""
+    items = list(wanted.items())
+    for first in range(0, len(items), _COMMITTED):
+        yield dict(items[first : first + _COMMITTED])

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from admin.models import RestorePartition, RestorePlan, RestoreRequest, RestoreState
 from admin.service import IllegalState, ServiceError
 from controller.decide import restores as decide
 from controller.decide.reverse import reverse_name
 from controller.errors import ControllerError, Refused
-from controller.image import ControllerImage
 from controller.judge.hand_over import find
 from controller.phases import Phase
-from controller.state import MirrorPartition, MirrorTopic, Record
+from controller.state import MirrorPartition, MirrorTopic
+from fleet.by_topic import DecideTopics, decide_by_topic
 from linker.links.runtime import LinkRuntime
 from linker.service.base import shown_as
 from linker.service.switches import Switches
@@ -219,7 +219,7 @@ class RestoreRequests(Switches):
                 waiting = [topic for topic in topics if self._asked_for(link, topic)]
                 if not waiting:
                     raise IllegalState("nothing is being restored")
-                await self._write(lambda image: decide.end(image, link, waiting, _ABANDONED))
+                await self._write(waiting, lambda image, some: decide.end(image, link, some, _ABANDONED))
                 return await self.plan_restore(link, request)
             plan = await self.plan_restore(link, request)
             if plan.blockers:
@@ -229,12 +229,12 @@ class RestoreRequests(Switches):
                 raise IllegalState(f"link {link} has nothing to restore: no topic of it was failed over")
             self._check_joined(self._runtime(link))
             await self._ensure_reverse(link)
-            await self._write(lambda image: decide.begin(image, link, new))
+            await self._write(new, lambda image, some: decide.begin(image, link, some))
         return plan
 
-    async def _write(self, decide_: Callable[[ControllerImage], list[Record]]) -> None:
+    async def _write(self, topics: Sequence[str], decide_: DecideTopics) -> None:
         with shown_as(IllegalState, ControllerError):
-            await self._sidecar.controller.decide(lambda image: (decide_(image), None))
+            await decide_by_topic(self._sidecar.controller, topics, decide_)
 
 
 def _restoring(runtime: LinkRuntime, state: MirrorPartition) -> RestorePartition:

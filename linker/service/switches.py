@@ -19,10 +19,11 @@ from admin.models import (
 from admin.service import IllegalState, MirrorNotFound, PreflightFailed
 from controller.decide import restores
 from controller.decide.promotes import refuse_in_waves
-from controller.decide.reverse import reverse_of
+from controller.decide.reverse import reverse_of, set_sync
 from controller.errors import ControllerError, listed
 from controller.phases import ENDED, LED_ELSEWHERE, SWITCHING, Phase
 from controller.state import PromoteJob, SwitchEnd
+from fleet.by_topic import decide_by_topic
 from linker.joined_sources import joins_source
 from linker.links.named_transactions import transactions_with
 from linker.links.reads import clients_left
@@ -56,7 +57,12 @@ class Switches(Promotes):
                 await self._ensure_reverse(link)
             with shown_as(IllegalState, ControllerError):
                 for name, topics in chosen.items():
-                    await controller.set_sync(name, topics, not request.off, dry_run=dry_run)
+                    await decide_by_topic(
+                        controller,
+                        topics,
+                        lambda image, some, name=name: set_sync(image, name, some, not request.off),  # type: ignore[misc]
+                        dry_run=dry_run,
+                    )
         return ChangeResult(
             dry_run=dry_run,
             actions=[

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller.decide.reverse import reverse_name
+from controller.decide.reverse import reverse_name, set_sync
 from controller.phases import Phase
 from controller.plan.in_sync import InSync
 from controller.state import JobStatus, Link, MirrorPartition, MirrorTopic, PromoteJob, SwitchEnd
@@ -202,7 +202,7 @@ def test_they_leave_when_sync_ends() -> None:
         in_isr(kraft, 1, 2, 800)
         await sync._once()
         if how == "off":
-            await controller.set_sync("l", ["t"], False)
+            await controller.decide(lambda image: (set_sync(image, "l", ["t"], False), None))
         else:
             await controller.delete_mirror("l", "t")
         await sync._once()
@@ -362,7 +362,7 @@ def test_nothing_is_looked_at_while_nothing_moves() -> None:
         kraft.records += 1
         await sync._once()
         assert looks == seen + 1
-        await controller.set_sync("l", ["t"], False)
+        await controller.decide(lambda image: (set_sync(image, "l", ["t"], False), None))
         await sync._once()
         assert looks == seen + 2
         await sync._once()  # what that look has sent may not have come of it
