@@ -16,6 +16,7 @@
 - `operations`: a commit as the store takes it: puts and deletes with expected versions
 - `phases`: the life of a mirror partition as a table
 - `plan/`: plans: placement, replica lists, elections, topic configs, producer ids
+- `portions`: records in portions, of which each fits in one commit of every store
 - `proof`: results of the validator and the evidence of a promote, as they are stored
 - `state`: the durable entities, and the records that change them
 """

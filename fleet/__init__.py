@@ -3,6 +3,7 @@
 - `asked_changes`: changes that members ask the link controller to write
 - `balancer`: carries out the plans for the link brokers of every mirror partition and for their leader
 - `balancer_ports`: Protocols of the balancer's inputs and actions; `linker` implements them
+- `by_topic`: decisions for many topics, committed in portions
 - `channel`: the connection of a member with the link controller: JSON messages, in order, whole or not at all
 - `commands`: commands to all sidecars that matter: fences, and the steps around a hand-over
 - `fleet_controller`: the link controller's side of the fleet: takes members, proves their leases, sends deltas,

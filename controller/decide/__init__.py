@@ -1,6 +1,7 @@
 """Decisions: functions of the image that return records, and refuse by raising.
 
 - `acls`: the ACLs that a link has made at the target
+- `deletions`: what goes before a link that is too large to go in one commit
 - `failovers`: a failover: the source is dead, and the target takes over at the end of its replicas
 - `give_backs`: brokers of a cluster lead a topic again that link brokers led there
 - `groups`: mirrored groups: discovery, promote, demote
