@@ -10,6 +10,7 @@
 - `reassign`: other real brokers for the replicas of a mirror, and the next step at the target
 - `replicas`: the next step from one replica list to another, link brokers included
 - `taken_configs`: topic configs that a take-over changes, kept while it lasts and put back after
+- `source_configs`: a source topic's configs where the source's brokers differ in their defaults
 - `topic_configs`: topic configs of a mirror: copied, forced while it is mirrored, set by a promote
 - `upstream`: the clusters that a topic has passed, and whether a mirror of it would close a ring
 """

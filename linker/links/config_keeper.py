@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, Sequence
 from controller.decide.reverse import reverse_of
 from controller.phases import LED_ELSEWHERE
 from controller.plan.config_drifts import Drift, drifts
+from controller.plan.source_configs import widest
 from controller.plan.taken_configs import configs_at_promote
 from controller.plan.topic_configs import (
     COPIED,
@@ -71,6 +72,8 @@ class ConfigKeeper(LinkPart):
         self.reported: dict[str, str] = {}
         self._defaults: dict[str, str] = {}
         self._defaults_until = 0.0
+        self._source_said: dict[str, str] = {}
+        self._source_defaults_until = 0.0
         self.task = PeriodicTask("configs at the source", self._watch, _INTERVAL, pause=self._rest)
 
     # --- the target ----------------------------------------------------------------------------------------------------
@@ -235,6 +238,7 @@ class ConfigKeeper(LinkPart):
         try:
             found, refused = await topic_configs_each(self._source, topics, timeout=_CALL_TIMEOUT, keys=_KEYS)
             defaults = await self._target_defaults()
+            source_defaults = await self._source_defaults()
         except LinkerError as error:
             self._note(topics, f"its configs at source and target are not known: {error}")
             raise
@@ -246,8 +250,9 @@ class ConfigKeeper(LinkPart):
             if mirror is None or self._ended(mirror):
                 continue
             own = from_target(self._controller.image, mirror)
-            plan = plan_configs(configs.overrides, configs.effective, defaults, own)
-            plan = keep_differing(plan, mirror.copied_configs, mirror.restore_configs, configs.effective, own)
+            effective = widest(configs.effective, configs.overrides, source_defaults)
+            plan = plan_configs(configs.overrides, effective, defaults, own)
+            plan = keep_differing(plan, mirror.copied_configs, mirror.restore_configs, effective, own)
             if self._is_reverse:
                 plan = without_defaults(plan, mirror.copied_configs, mirror.restore_configs, defaults)
             states = self._controller.image.topic_partitions(self._link, topic)
@@ -294,6 +299,20 @@ class ConfigKeeper(LinkPart):
             self._defaults = await topic_defaults(self._target.cluster, brokers, timeout=_CALL_TIMEOUT)
             self._defaults_until = now + _INTERVAL
         return self._defaults
+
+    async def _source_defaults(self) -> dict[str, str]:
+        """Read once for all topics of a round. None where the source does not tell them, for want of a right say: a topic's
+        configs, which one broker tells, count then as they are."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._source_defaults_until:
+            try:
+                self._source_said = await topic_defaults(
+                    self._source, sorted(self._source.nodes), timeout=_CALL_TIMEOUT
+                )
+            except LinkerError:
+                self._source_said = {}
+            self._source_defaults_until = now + _INTERVAL
+        return self._source_said
 
     def _note(self, topics: Iterable[str], reason: str | None) -> None:
         for topic in topics:

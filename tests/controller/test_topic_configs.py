@@ -8,6 +8,7 @@ import pytest
 
 from controller.plan import topic_configs
 from controller.plan.config_drifts import drifts
+from controller.plan.source_configs import widest
 from controller.plan.topic_configs import (
     compare_effective,
     keep_differing,
@@ -270,6 +271,21 @@ def test_retention_that_one_broker_needs_is_set_by_a_promote_while_that_broker_i
         keep_differing(own, with_both.create, with_both.restore, effective, ["retention.ms"]).restore
         == own.restore
     )
+
+
+def test_of_source_brokers_that_differ_the_most_generous_counts() -> None:
+    """The one that was asked may be the odd one, and have no partition of the topic."""
+    told = {"retention.ms": "1", "retention.bytes": "5", "max.message.bytes": "5", "segment.ms": "1"}
+    defaults = {
+        "retention.ms": "1 | 7",
+        "retention.bytes": "5 | -1",
+        "max.message.bytes": "5",
+        "segment.ms": "1 | 9",
+    }
+    assert widest(told, {}, defaults) == {**told, "retention.ms": "7", "retention.bytes": "-1"}
+    # A value of the topic itself is every broker's.
+    assert widest(told, {"retention.ms": "1", "retention.bytes": "5"}, defaults) == told
+    assert widest(told, {}, {}) == told
 
 
 def test_a_value_that_a_take_over_has_set_is_none_of_the_sources() -> None:

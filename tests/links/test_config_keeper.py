@@ -46,7 +46,7 @@ class Rig:
         self.refuses: LinkerError | None = None
         self.after: Any = None
         target: Any = SimpleNamespace(image=self.image, operations=self, cluster=None)
-        source: Any = None
+        source: Any = SimpleNamespace(nodes={1: None, 2: None})
         self.keeper = ConfigKeeper(context("l", source, target, controller))
 
     @classmethod
@@ -192,6 +192,24 @@ def source_has_changed(
 
     monkeypatch.setattr(config_keeper, "topic_configs_each", each)
     monkeypatch.setattr(config_keeper, "topic_defaults", defaults)
+
+
+async def test_of_source_brokers_that_differ_the_most_generous_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Somebody has shortened retention on one of them, for its full disk, and that one is asked: a promote would have the
+    target delete what the source keeps."""
+    rig = await Rig.make()
+    source_has_changed(monkeypatch)
+
+    async def defaults(cluster: Any, brokers: Any, *, timeout: float) -> Any:
+        at_source = list(brokers) == [1, 2]
+        return {"retention.ms": "7 | 604800000"} if at_source else {"retention.ms": "86400000"}
+
+    monkeypatch.setattr(config_keeper, "topic_defaults", defaults)
+    await rig.keeper.follow(["t"])
+    mirror = rig.controller.image.mirrors["l", "t"]
+    assert mirror.restore_configs["retention.ms"] == "604800000"
 
 
 async def test_the_sources_changes_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
