@@ -156,7 +156,14 @@ async def test_every_promote_and_a_name_given_by_hand_say_so(monkeypatch: pytest
         monkeypatch.setattr("linker.service.promote_plans.who_may_not", _nothing)
         monkeypatch.setattr(SidecarService, "_still_closed", lambda *_: [])
         monkeypatch.setattr(SidecarService, "_producers", _no_producers)
-        for part in ("_grown", "_late_replicas", "_configs", "_as_doctor_says", "_open_transactions"):
+        for part in (
+            "_grown",
+            "_late_replicas",
+            "_refused_configs",
+            "_configs",
+            "_as_doctor_says",
+            "_open_transactions",
+        ):
             monkeypatch.setattr(SidecarService, part, _nothing)
         plan = await asked.plan_promote(LINK, PromoteRequest(topics=["orders"]))
         assert any(re.match(told, line) for line in plan.warnings)
