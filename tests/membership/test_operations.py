@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from controller.alter_partition import AlterPartitionItem, alter_partition_item
+from linker.checks import final_configs
 from linker.checks.final_configs import refused_configs
 from linker.membership import MissingRight, OperationFailed, TargetCluster, TargetError
 from linker.membership.topic_operations import TOPIC_RESOURCE
@@ -124,6 +125,16 @@ async def test_configs_are_tried_without_setting_them(member: TargetCluster, quo
         "topic t: the cluster refuses what a promote sets in the end, no a, retention.ms=5: INVALID_CONFIG: "
         "local.retention.ms must not be more than retention.ms"
     )
+
+
+async def test_a_controller_that_stands_still_keeps_no_promote_from_beginning(
+    member: TargetCluster, quorum: FakeQuorum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(final_configs, "_TIMEOUT", 0.2)
+    await create_mirror_topic(member.operations, "t", {0: [900]}, {"a": "1"})
+    quorum.refused_configs["t"] = "no"
+    quorum.nodes[0].hooks["incremental_alter_configs"] = lambda request: SILENCE
+    assert await refused_configs(member.operations, {"t": {"a": None}}) == []
 
 
 # --- replicas -----------------------------------------------------------------------------------------------
