@@ -83,13 +83,14 @@ class OperationRoute(Route):
         return {one.name: TypeAdapter(one.answer) for one in both}
 
     async def _answer(self, http: Request) -> Response:
-        document = await _document(http)
+        model = self.operation.body
+        document = None if model is None else await _document(http)
         given = {
             name: _valid(one.validate_python, http.path_params[name], name)
             for name, one in self.segments.items()
         }
         asked = {} if self.query is None else _asked(self.query, http)
-        if (model := self.operation.body) is not None:
+        if model is not None:
             given["request"] = _body(model, document)
         dry_run = asked.get("dry_run", False)
         called = self.operation

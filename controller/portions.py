@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from controller import codec
@@ -17,6 +17,7 @@ _NODE = 300
 _REMOVAL = 150
 
 R = TypeVar("R", bound=Entity)
+T = TypeVar("T")
 
 
 def weight(record: Entity) -> int:
@@ -30,13 +31,18 @@ def weight_of_removal(path: str) -> int:
 
 def portions(records: Iterable[R]) -> list[list[R]]:
     """In their order. A record that is heavier than a portion may be is one by itself."""
-    found: list[list[R]] = []
+    return packed(records, weight)
+
+
+def packed(items: Iterable[T], weigh: Callable[[T], int]) -> list[list[T]]:
+    """Whatever stands for records, of the weight that they have together; otherwise as `portions`."""
+    found: list[list[T]] = []
     room = 0
-    for record in records:
-        needed = weight(record)
+    for item in items:
+        needed = weigh(item)
         if not found or needed > room:
             found.append([])
             room = MOST_BYTES
-        found[-1].append(record)
+        found[-1].append(item)
         room -= needed
     return found

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from controller.image import ControllerImage
-from controller.portions import MOST_BYTES, weight
+from controller.portions import packed, weight
 from controller.state import Entity, Record
 from fleet.link_controller import LinkController
 
@@ -20,17 +20,10 @@ async def decide_by_topic(
 
     def portions(image: ControllerImage) -> list[list[str]]:
         decide(image, topics)
-        found: list[list[str]] = []
-        room = 0
-        for topic in topics:
-            records = decide(image, [topic])
-            needed = sum(weight(record) for record in records if isinstance(record, Entity))
-            if not found or needed > room:
-                found.append([])
-                room = MOST_BYTES
-            found[-1].append(topic)
-            room -= needed
-        return found
+        return packed(
+            topics,
+            lambda topic: sum(weight(one) for one in decide(image, [topic]) if isinstance(one, Entity)),
+        )
 
     for some in await controller.decide(lambda image: ((), portions(image))):
         if not dry_run:
