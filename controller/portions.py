@@ -35,7 +35,7 @@ def portions(records: Iterable[R]) -> list[list[R]]:
 
 
 def packed(items: Iterable[T], weigh: Callable[[T], int]) -> list[list[T]]:
-    """Whatever stands for records, of the weight that they have together; otherwise as `portions`."""
+    """As `portions`, of items that stand for records: an item weighs as much as its records together."""
     found: list[list[T]] = []
     room = 0
     for item in items:
