@@ -1,8 +1,9 @@
-"""A second look at tests that failed beside others: each once more, alone.
+"""A second look at tests on real brokers that failed beside others: each once more, alone.
 
-Eight JVMs on two cores are late now and then, and a test that waits for one of them fails for it; a machine that stands
-still for a second makes tests on fakes late too. What fails twice is broken. What fails once and passes alone is listed
-with its first failure, in ``build/unstable.txt`` too: somebody has to make it stand the noise. There is no second look at
+Eight JVMs on two cores are late now and then, and a test that waits for one of them fails for it. Tests on fakes get no
+second look: one that cannot stand a busy machine is mended. A test that fails twice is broken. One that fails once and
+passes alone is listed with its first failure, in ``build/unstable.txt`` too: somebody has to make it stand the noise.
+There is no second look at
 
 - what a test says of data: lost, duplicated, not identical. Once is enough. That a client was told an error, or nothing yet,
   says nothing of data;

@@ -114,7 +114,7 @@ async def test_a_cancelled_open_gives_the_lock_back(tmp_path: Path) -> None:
         (result,) = await asyncio.gather(task, return_exceptions=True)
         if isinstance(result, SqliteStore):
             await result.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while True:
                 try:
                     store = await SqliteStore.open(tmp_path / "state.db")

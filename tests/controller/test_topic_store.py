@@ -229,7 +229,7 @@ async def test_a_large_commit_is_one_transaction(cluster: FakeCluster, open_stor
     watching = asyncio.create_task(watch())
     await store.commit([Put(f"/n/{i}", "x" * 20_000, None) for i in range(100)], controller_epoch=epoch)
     assert cluster.counts["produce"] - before > 3
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(30):
         await watching
     assert seen == {0, 100}
 
@@ -274,10 +274,10 @@ async def test_a_seat_that_could_not_be_given_back_in_time_is_not_kept(
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await one.resign()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(10):
         assert "given back" in await one.seat_lost()
     cluster.clear_faults()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         second = await two.take_seat(me(2))
         await eventually(lambda: one.seat == Seat(holder=me(2), epoch=second))
         await two.resign()
@@ -305,7 +305,7 @@ async def test_a_silent_holder_loses_the_seat(cluster: FakeCluster, open_store: 
     cluster.clear_faults()
     with pytest.raises(StoreError):
         await one.commit([Put("/a", 1, None)], controller_epoch=first)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert "another sidecar" in await lost
     await two.commit([Put("/b", 1, None)], controller_epoch=second)
 

@@ -239,7 +239,7 @@ async def test_sasl() -> None:
         began = time.monotonic()
         with pytest.raises(StoreError, match=r"state topic state: .*SASL"):
             await TopicStore.open(cluster.bootstrap, wrong, topic=TOPIC)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ async def test_the_topic_is_read_anew_after_a_long_absence(
         seen.add("/b" in tree)
         return "/a" not in tree
 
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while not await moved_on():
         assert time.monotonic() < deadline
         await asyncio.sleep(0)

@@ -51,7 +51,7 @@ def me(number: int = 900, **fields: str) -> Candidate:
     return Candidate(broker_id=number, session=f"s{number}", control=f"h{number}:1", **fields)
 
 
-async def eventually(condition: Callable[[], Any], timeout: float = 3.0) -> Any:
+async def eventually(condition: Callable[[], Any], timeout: float = 30) -> Any:
     deadline = time.monotonic() + timeout
     while not (found := condition()):
         assert time.monotonic() < deadline

@@ -270,11 +270,11 @@ async def test_fetch_waits_for_data_but_not_longer_than_asked() -> None:
         start = time.monotonic()
         assert told(await fetch(connection, fake, {0: 0}, wait_ms=100)) == {0: 0}
         assert time.monotonic() - start >= 0.1
-        waiting = asyncio.create_task(fetch(connection, fake, {0: 0}, wait_ms=5000))
+        waiting = asyncio.create_task(fetch(connection, fake, {0: 0}, wait_ms=60_000))
         await asyncio.sleep(0.05)
         fake.add("t")
         assert told(await waiting)[0] > 0
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 30
 
 
 async def test_incremental_sessions() -> None:

@@ -288,7 +288,7 @@ def with_epoch(batch: bytes, epoch: int) -> bytes:
 
 
 async def eventually(
-    condition: Callable[[], bool], timeout: float = 25.0, state: Callable[[], str] = lambda: ""
+    condition: Callable[[], bool], timeout: float = 30, state: Callable[[], str] = lambda: ""
 ) -> None:
     deadline = time.monotonic() + timeout
     while not condition():

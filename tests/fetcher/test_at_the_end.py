@@ -86,12 +86,12 @@ async def test_a_node_that_answers_is_relied_on_and_one_that_falls_silent_is_not
             cursor.generation -= 1
             fault = source.inject("fetch", drop=True, times=None)
             await eventually(lambda: fault.hits > 0)
-            await eventually(lambda: mirror.read(6, 100) is None, timeout=1.5)
+            await eventually(lambda: mirror.read(6, 100) is None, timeout=10)
             source.clear_faults()
             await source.brokers[1].disconnect_all()
             await eventually(lambda: mirror.read(6, 100) == ([], 0))
             await source.brokers[1].stop()
-            await eventually(lambda: mirror.read(6, 100) is None, timeout=1.5)
+            await eventually(lambda: mirror.read(6, 100) is None, timeout=10)
 
 
 async def test_a_link_that_is_held_back_by_its_rate_is_not_relied_on() -> None:
@@ -130,4 +130,4 @@ async def test_a_node_that_refuses_is_not_relied_on() -> None:
             await rig.settled()
             await eventually(lambda: mirror.read(6, 100) == ([], 0))
             source.inject("fetch", error=-1, times=None)
-            await eventually(lambda: mirror.read(6, 100) is None, timeout=2.5)
+            await eventually(lambda: mirror.read(6, 100) is None, timeout=10)

@@ -37,8 +37,9 @@ def early(rig: Rig, *logs: FollowerLog, **options: object) -> FakeFollower:
 @pytest.mark.parametrize("version", [12, 17], ids=["by_name", "by_id"])
 @pytest.mark.parametrize("loaded_late", [False, True])
 async def test_a_follower_that_asks_too_early_is_answered_when_the_mirror_is_there(
-    loaded_late: bool, version: int
+    loaded_late: bool, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fetcher.followers._PATIENCE", 60.0)
     async with FakeCluster(1) as source:
         source.add_topic("t", 1)
         fill(source, 20)
@@ -49,17 +50,18 @@ async def test_a_follower_that_asks_too_early_is_answered_when_the_mirror_is_the
             if loaded_late:
                 source.inject("list_offsets", delay=0.3)
                 rig.manager.add([rig.spec("t", 0)])
-            follower = early(rig, log, version=version)
+            follower = early(rig, log, version=version, max_wait_ms=60_000)
             await eventually(lambda: len(rig.server.sessions) == 1)
             if not loaded_late:
                 rig.manager.add([rig.spec("t", 0)])
-            await eventually(lambda: log.end > 0, timeout=0.9)  # before the patience is over
+            await eventually(lambda: log.end > 0)  # before the patience is over
             await rig.settled()
             assert log.errors == []
             assert follower.protocol_errors == []
 
 
-async def test_a_partition_that_is_coming_holds_up_no_other() -> None:
+async def test_a_partition_that_is_coming_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fetcher.followers._PATIENCE", 60.0)
     async with FakeCluster(1) as source:
         for topic in ("t", "u"):
             source.add_topic(topic, 1)
@@ -70,7 +72,7 @@ async def test_a_partition_that_is_coming_holds_up_no_other() -> None:
             rig.mirror("t")
             rig.add_image("u", 1)
             present, coming = a_log(rig, "t"), a_log(rig, "u")
-            follower = early(rig, present)
+            follower = early(rig, present, max_wait_ms=60_000)
             await eventually(lambda: copied(rig, present))
             follower.logs[coming.key] = coming
             # Ends the fetch that is under way: only the next one names the new partition.
@@ -79,10 +81,10 @@ async def test_a_partition_that_is_coming_holds_up_no_other() -> None:
                 lambda: any(coming.key in session.partitions for session in rig.server.sessions.all())
             )
             source.add("t", 0, records=2, value_size=10)
-            await eventually(lambda: copied(rig, present), timeout=0.5)
+            await eventually(lambda: copied(rig, present))
             assert coming.errors == []
             rig.manager.add([rig.spec("u", 0)])
-            await eventually(lambda: coming.end > 0, timeout=0.9)
+            await eventually(lambda: coming.end > 0)
             assert coming.errors == present.errors == []
 
 
@@ -100,7 +102,7 @@ async def test_a_partition_that_does_not_come_is_refused_when_the_patience_is_ov
             began = loop.time()
             follower = early(rig, present, missing, max_wait_ms=300)
             await eventually(lambda: bool(missing.errors))
-            assert 0.25 < loop.time() - began < 1.5
+            assert 0.25 < loop.time() - began < 10
             assert missing.errors == [NOT_LEADER_OR_FOLLOWER]
             await eventually(lambda: copied(rig, present))
             assert follower.protocol_errors == []
@@ -117,9 +119,9 @@ async def test_a_follower_that_would_wait_for_long_is_refused_when_the_patience_
             present, missing = a_log(rig, "t"), a_log(rig, "u")
             loop = asyncio.get_running_loop()
             began = loop.time()
-            early(rig, present, missing, max_wait_ms=10_000)
-            await eventually(lambda: bool(missing.errors), timeout=5)
-            assert 0.9 < loop.time() - began < 3
+            early(rig, present, missing, max_wait_ms=60_000)
+            await eventually(lambda: bool(missing.errors), timeout=30)
+            assert loop.time() - began > 0.9
             assert missing.errors == [NOT_LEADER_OR_FOLLOWER]
 
 
@@ -141,21 +143,22 @@ async def test_it_is_refused_in_time_where_others_have_records_without_end() -> 
                     source.add("t", 0, records=1, value_size=10)
                     await asyncio.sleep(0.02)
 
-            await asyncio.wait_for(write(), 3)
+            await asyncio.wait_for(write(), 8)
             assert missing.errors == [NOT_LEADER_OR_FOLLOWER]
             assert follower.fetches > 5
 
 
-async def test_without_a_session_it_is_refused_at_once() -> None:
+async def test_without_a_session_it_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each fetch names every partition then, and would be held up each time."""
+    monkeypatch.setattr("fetcher.followers._PATIENCE", 60.0)
     async with FakeCluster(1) as source:
         source.add_topic("t", 1)
         rig = Rig(source, replicas=(1,))
         async with rig.running():
             rig.add_image("t", 1)
             log = a_log(rig, "t")
-            early(rig, log, use_session=False)
-            await eventually(lambda: bool(log.errors), timeout=0.9)
+            early(rig, log, use_session=False, max_wait_ms=60_000)
+            await eventually(lambda: bool(log.errors))
             assert log.errors == [NOT_LEADER_OR_FOLLOWER]
 
 
@@ -189,7 +192,7 @@ async def test_a_follower_that_asks_again_gets_both_answers() -> None:
                 for number in (1, 2):
                     body = codec.encode_request("fetch", 17, fields, correlation_id=number, client_id="f")
                     writer.write(struct.pack(">i", len(body)) + body)
-                async with asyncio.timeout(2):
+                async with asyncio.timeout(30):
                     for _ in (1, 2):
                         (size,) = struct.unpack(">i", await reader.readexactly(4))
                         answer = codec.decode_response("fetch", 17, await reader.readexactly(size))

@@ -186,7 +186,7 @@ async def test_cancelled_at_any_moment_everything_is_given_back() -> None:
                 await asyncio.sleep(chance.random() * 0.3)
             rig.manager.remove(list(rig.manager.partitions))
             gc.collect()
-            await eventually(lambda rig=rig: rig.budget.used == 0, 5)
+            await eventually(lambda rig=rig: rig.budget.used == 0, 30)
             assert rig.manager.fetchers == {}
             assert len(rig.directory) == 0
             assert [t for t in asyncio.all_tasks() if "fetcher" in repr(t.get_coro())] == []
@@ -306,7 +306,7 @@ async def test_a_woken_fetch_is_woken_once_for_many_partitions() -> None:
         rig = Rig(source, replicas=(1,))
         async with rig.running():
             rig.mirror("t")
-            follower = rig.follow(1, max_wait_ms=3000)
+            follower = rig.follow(1, max_wait_ms=30_000)
             for partition in range(50):
                 fill(source, 1, partition=partition)
             await rig.settled()
@@ -317,7 +317,7 @@ async def test_a_woken_fetch_is_woken_once_for_many_partitions() -> None:
                 fill(source, 1, partition=partition)
             await rig.settled()
             assert follower.fetches - before <= 12
-            assert time.monotonic() - started < 2.5
+            assert time.monotonic() - started < 20
 
 
 def test_epoch_history() -> None:

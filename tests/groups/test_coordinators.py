@@ -115,20 +115,19 @@ async def test_many_gates_share_their_connections_and_spread_their_heartbeats() 
 
 async def test_a_group_that_is_joined_slowly_does_not_hold_up_the_others() -> None:
     async with target() as held:
-        slow = held.fake.inject("join_group", delay=0.5)
+        slow = held.fake.inject("join_group", delay=3)
         joining = asyncio.get_running_loop().create_task(held.gate(GateKind.CLASSIC).close(at(0)))
         while not slow.hits:
             await asyncio.sleep(0.01)
-        started = time.monotonic()
-        await describe(held.coordinators, "another", timeout=5.0)
-        assert time.monotonic() - started < 0.4
+        await describe(held.coordinators, "another", timeout=30.0)
+        assert not joining.done()
         await joining
 
 
 async def test_a_cancelled_join_leaves_no_answer_in_the_way() -> None:
     async with target() as held:
         held.coordinators = Coordinators(held.cluster, waiting_connections=1)
-        slow = held.fake.inject("join_group", delay=1.0)
+        slow = held.fake.inject("join_group", delay=4)
         joining = asyncio.get_running_loop().create_task(held.gate(GateKind.CLASSIC).close(at(0)))
         while not slow.hits:
             await asyncio.sleep(0.01)
@@ -136,7 +135,7 @@ async def test_a_cancelled_join_leaves_no_answer_in_the_way() -> None:
         await asyncio.gather(joining, return_exceptions=True)
         started = time.monotonic()
         await held.gate(GateKind.CLASSIC).close(at(0))
-        assert time.monotonic() - started < 0.9
+        assert time.monotonic() - started < 3.9
 
 
 async def test_the_last_word_of_a_coordinator_is_told_when_time_is_over() -> None:
@@ -151,14 +150,14 @@ async def test_the_last_word_of_a_coordinator_is_told_when_time_is_over() -> Non
 
 async def test_a_deadline_holds_while_too_many_wait() -> None:
     async with target() as held:
-        coordinators = Coordinators(held.cluster, in_flight=1, call_timeout=1.0)
+        coordinators = Coordinators(held.cluster, in_flight=1, call_timeout=3.0)
         held.fake.inject("consumer_group_describe", drop=True)
-        first = asyncio.get_running_loop().create_task(describe(coordinators, "first", timeout=2.0))
+        first = asyncio.get_running_loop().create_task(describe(coordinators, "first", timeout=4.0))
         await asyncio.sleep(0.05)
         started = time.monotonic()
         with pytest.raises(WireError):
             await describe(coordinators, "second", timeout=0.3)
-        assert time.monotonic() - started < 0.9
+        assert time.monotonic() - started < 2.9
         await asyncio.gather(first, return_exceptions=True)
         await coordinators.close()
 
@@ -170,7 +169,7 @@ async def test_closing_ends_lookups_that_somebody_waits_for() -> None:
         await asyncio.sleep(0.05)
         await held.coordinators.close()
         with pytest.raises(LinkerError):
-            await asyncio.wait_for(waiting, 1.0)
+            await asyncio.wait_for(waiting, 30)
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ async def test_an_opening_without_its_gate_says_who_is_in_the_way_and_ends_when_
 
         rig.tools.book.step = stepping  # type: ignore[method-assign]
         await begin_promote(rig, "g")
-        await asyncio.wait_for(keeper_open.wait(), 10)
+        await asyncio.wait_for(keeper_open.wait(), 30)
         await rig.end()
         # As if its last sync had never reached the target, and nobody had looked after the gate.
         rig.at_target.advance(700)

@@ -82,7 +82,7 @@ async def test_a_gate_is_taken_over_without_the_source(kind: GateKind) -> None:
         assert not waiting.reads
         await rig.source.brokers[1].start()
         rig.commit("g", 33)
-        await rig.until("brought over", lambda: rig.committed("g") == {0: Committed(33)}, timeout=20)
+        await rig.until("brought over", lambda: rig.committed("g") == {0: Committed(33)}, timeout=30)
         assert not waiting.reads
 
 
@@ -202,7 +202,7 @@ async def test_what_else_it_reads_is_held_again_when_the_source_tells_of_it() ->
         assert record.consumer.topics == ("audit", "orders")  # the member never gives a topic up
         await rig.source.brokers[1].start()
         rig.manager.look_now()
-        await rig.until("held again", lambda: audit in rig.run_of("g").covered, timeout=20)
+        await rig.until("held again", lambda: audit in rig.run_of("g").covered, timeout=30)
 
 
 async def test_a_source_that_does_not_even_refuse_is_given_up_in_time(
@@ -220,7 +220,7 @@ async def test_a_source_that_does_not_even_refuse_is_given_up_in_time(
         rig.tools.source.offsets = silent  # type: ignore[method-assign, assignment]
         rig.tools.source.describe = silent  # type: ignore[method-assign, assignment]
         group_keeper = rig.run_of("g")
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(30):
             with pytest.raises(LinkerError, match=r"read at the source: no answer within 0\.1 s"):
                 await group_keeper.read_source()
             with pytest.raises(LinkerError, match=r"described: no answer within 0\.1 s"):

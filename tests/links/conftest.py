@@ -25,7 +25,7 @@ def client(fake: FakeCluster, name: str) -> Cluster:
 async def replayed(quorum: FakeQuorum, target: TargetCluster) -> None:
     """Until the target's image holds all that is in the log by now."""
     wanted = quorum.next_offset - 1
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while target.metadata.offset < wanted:
             await asyncio.sleep(0.001)
 

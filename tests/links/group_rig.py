@@ -213,7 +213,7 @@ class Rig:
     def run_of(self, name: str) -> GateKeeper:
         return self.manager.runs[name]
 
-    async def until(self, what: str, condition: Callable[[], bool], timeout: float = 10.0) -> None:
+    async def until(self, what: str, condition: Callable[[], bool], timeout: float = 30) -> None:
         """While the clients on the target go on as clients do."""
         deadline = time.monotonic() + timeout
         while not condition():

@@ -30,7 +30,7 @@ DENY = READ._replace(principal="User:b", permission="DENY")
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -374,7 +374,7 @@ async def test_a_mirror_in_trouble_does_not_keep_another_from_being_completed(
     rig.bring_up.ask("quotes")
     running = asyncio.ensure_future(rig.bring_up.run())
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while rig.phase() is not Phase.ACTIVE or "quotes" not in rig.bring_up.trouble:
                 await asyncio.sleep(0.01)
         assert "no number" in rig.bring_up.trouble["quotes"]
@@ -410,7 +410,7 @@ async def test_a_source_partition_without_a_leader_keeps_another_mirror_waiting_
     quotes = TopicPartition("quotes", 0)
     running = asyncio.ensure_future(rig.bring_up.run())
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while "orders" not in rig.bring_up.trouble:
                 await asyncio.sleep(0.01)
             assert "orders-1" in rig.bring_up.trouble["orders"]
@@ -498,7 +498,7 @@ async def test_one_mirror_that_spoils_a_step_for_all_is_found_and_holds_nobody_u
     try:
         for number in range(200):
             rig.bring_up.ask(f"t{number}")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while len(done) < 200 or rig.bring_up.trouble != {"orders": "no answer"}:
                 await asyncio.sleep(0.01)
     finally:

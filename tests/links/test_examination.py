@@ -188,7 +188,7 @@ async def test_how_long_a_follower_waits_that_was_too_early_is_told(source: Fake
 
 
 async def test_brokers_that_hang_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_BROKER_TIMEOUT", 2.0)
+    monkeypatch.setattr(doctor, "_BROKER_TIMEOUT", 4.0)
     async with FakeCluster(4) as target:
         cluster = client(target, "target")
         try:
@@ -197,7 +197,7 @@ async def test_brokers_that_hang_are_waited_for_together(monkeypatch: pytest.Mon
             target.inject("describe_configs", drop=True, times=None, node=3)
             began = time.monotonic()
             (check,) = await check_followers(cluster, list(target.brokers))
-            assert time.monotonic() - began < 3.9, "one after the other it would be twice that time"
+            assert time.monotonic() - began < 7.9, "one after the other it would be twice that time"
             assert "1000 on brokers" in check.detail
             assert "not told" in check.detail
         finally:

@@ -109,7 +109,7 @@ def lines(directory: Path) -> list[str]:
 
 async def follow(exporter: Exporter, until: Callable[[], bool]) -> None:
     task = asyncio.create_task(exporter.run())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not until():
             await asyncio.sleep(0.01)
     task.cancel()

@@ -274,7 +274,7 @@ async def test_a_source_that_is_away_lets_no_gate_expire() -> None:
         rig.run()
         await rig.synced("g")
         await rig.source.brokers[1].stop()
-        await rig.until("told", lambda: rig.run_of("g").any_trouble is not None, timeout=20)
+        await rig.until("told", lambda: rig.run_of("g").any_trouble is not None, timeout=30)
         assert rig.group("g").phase is P.GATED
         run = rig.run_of("g")
         assert run.gate is not None
@@ -359,7 +359,7 @@ async def test_another_process_goes_on_wherever_the_first_one_died(phase: GroupP
         rig.commit("g", 44)
         member.leave()
         if phase is not P.DRAINING:
-            await asyncio.wait_for(died.wait(), 10)
+            await asyncio.wait_for(died.wait(), 30)
         await rig.restart()
         await rig.phase("g", P.PROMOTED, timeout=20)
         await rig.until("it reads", lambda: ("orders", 0) in waiting.reads)

@@ -102,7 +102,7 @@ async def a_sidecar(files: Path | None = None, **links: dict[str, str]) -> Async
 
 
 async def until_available(sidecar: Sidecar, name: str) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not sidecar.links[name].source_available:
             await asyncio.sleep(0.01)
 
@@ -142,7 +142,7 @@ async def test_what_a_reference_stands_for_is_neither_shown_nor_logged(
     secret.write_text("hunter2")
     wrong = {"security.protocol": "SASL_SSL", "sasl.mechanism": f"${{file:{secret}}}"}
     async with a_sidecar(tmp_path, east={"bootstrap.servers": "127.0.0.1:1", **wrong}) as sidecar:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while "link east cannot run" not in caplog.text:
                 await asyncio.sleep(0.01)
         link = sidecar.links["east"]
@@ -269,7 +269,7 @@ async def test_what_was_handed_over_is_finished_without_the_source(
         await controller.advance("east", [T0], Phase.HANDED_OVER)
         sidecar.links.start(controller.image.links["east"])
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while controller.image.jobs["east", job.id].status is JobStatus.RUNNING:
                     await asyncio.sleep(0.01)
         finally:
@@ -321,7 +321,7 @@ async def a_held_group(sidecar: Sidecar, link: dict[str, str]) -> AsyncIterator[
 
 
 async def until(what: Callable[[], object]) -> None:
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(30):
         while not what():
             await asyncio.sleep(0.01)
 

@@ -83,7 +83,7 @@ class Stage:
         return await self.runtime.begin_promote(self.begin(failover), PromoteSettings())
 
     async def until_ended(self, number: int = 1) -> PromoteJob:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while (
                 job := self.controller.image.jobs.get(("east", number))
             ) is None or job.status is JobStatus.RUNNING:
@@ -116,7 +116,7 @@ async def stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
 
     monkeypatch.setattr(PromoteDriver, "run", run)
     async with a_sidecar(east=NOWHERE) as sidecar:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while sidecar.links["east"].settling:
                 await asyncio.sleep(0.001)
         await mirrored(sidecar.controller)
@@ -196,7 +196,7 @@ async def test_a_store_that_stays_away_is_waited_for(stage: Stage, caplog: pytes
     stage.lose(away)
     with pytest.raises(StoreError):
         await stage.ask()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while "is not known yet: the store is away" not in caplog.text:
             await asyncio.sleep(0.001)
     assert stage.runtime.settling
@@ -210,7 +210,7 @@ async def test_what_runs_is_left_alone_when_the_state_is_read_anew(stage: Stage)
     with pytest.raises(StoreError):
         await stage.controller.save_identity(IDENTITY)
     await stage.controller.refresh()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while stage.runtime.settling:
             await asyncio.sleep(0.001)
     await asyncio.sleep(0.01)
@@ -260,7 +260,7 @@ async def test_one_that_a_dead_process_left_ends_at_the_next_start(failover: boo
             patch.setattr(promotes_module, "_SETTLE_TIMEOUT", 0.1)
             sidecar.links.start(controller.image.links["east"])
             try:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(30):
                     while controller.image.jobs["east", job.id].status is JobStatus.RUNNING:
                         await asyncio.sleep(0.001)
             finally:
@@ -298,7 +298,7 @@ async def test_a_fail_over_runs_on_a_link_whose_source_cannot_even_be_asked(
     monkeypatch.setattr(PromoteDriver, "run", run)
     async with a_sidecar(east={**NOWHERE, "sasl.password": "${file:/none/links/not-there}"}) as sidecar:
         first = sidecar.links["east"]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while sidecar.links["east"] is first:
                 await asyncio.sleep(0.001)
             while (runtime := sidecar.links["east"]).settling:
@@ -310,6 +310,6 @@ async def test_a_fail_over_runs_on_a_link_whose_source_cannot_even_be_asked(
         assert ran == [1]
         assert sidecar.links["east"] is runtime
         over.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while sidecar.links["east"] is runtime:
                 await asyncio.sleep(0.001)

@@ -56,7 +56,7 @@ async def test_a_topic_that_a_broker_has_not_heard_of_yet_is_asked_about_again(
     async with connected(source) as cluster:
         before = len(source.received("metadata"))
         asking = asyncio.create_task(preflight.read_new_topics(cluster, ["just-made"]))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while len(source.received("metadata")) < before + 2:  # it has been told once that there is none
                 await asyncio.sleep(0.01)
         source.add_topic("just-made", 2)

@@ -354,7 +354,7 @@ async def test_a_word_is_heard_at_once(scene: Scene, monkeypatch: pytest.MonkeyP
         scene.source.hand_out_many(300_000)
         scene.now += pause(head.distance or 0)
         await head._look()
-        await eventually(lambda: other.distance == head.distance, 2.0)
+        await eventually(lambda: other.distance == head.distance, 30)
     finally:
         running.cancel()
         await asyncio.wait([running])

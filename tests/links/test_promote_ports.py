@@ -523,16 +523,16 @@ async def test_a_log_that_has_ended_keeps_nobody_from_anything(target: TargetClu
     port = TargetHandOver(target, lambda: frozenset({OWN}))
 
     async def promote() -> None:
-        async with asyncio.timeout(1.0):  # which nobody would end
+        async with asyncio.timeout(7.0):  # which nobody would end
             while not await port.wait_until(lambda image: False, timeout=5.0):
-                if loop.time() - began > 2.0:
+                if loop.time() - began > 8.0:
                     raise AssertionError("nobody else came to anything")
 
     loop = asyncio.get_running_loop()
     began = loop.time()
     waiting = asyncio.create_task(promote())
     await asyncio.sleep(0.01)
-    assert loop.time() - began < 0.5
+    assert loop.time() - began < 5
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting

@@ -80,12 +80,12 @@ class Stage:
         return job
 
     async def until(self, *entries: str) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not set(entries) <= set(self.log):
                 await asyncio.sleep(0.001)
 
     async def until_over(self, job: PromoteJob) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while self.controller.image.jobs["east", job.id].status is JobStatus.RUNNING:
                 await asyncio.sleep(0.001)
         await asyncio.sleep(0)
@@ -100,7 +100,7 @@ async def stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     ):
         await until_available(sidecar, "east")
         runtime = sidecar.links["east"]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await (
                 runtime.bring_up.settled.wait()
             )  # it has begun, and will not look at mirrors that are made by hand below
@@ -125,7 +125,7 @@ async def stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
                 session_epoch=3,
                 start_offset=0,
             )
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while runtime.settling:
                 await asyncio.sleep(0.001)
         stage.asked.clear()
@@ -186,7 +186,7 @@ async def test_afterwards_its_progress_is_history_and_its_topics_are_looked_at(s
     assert stage.asked == []
     stage.ends[1].set_result(JobStatus.ABANDONED)
     await stage.until_over(job)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not stage.asked:
             await asyncio.sleep(0.001)
     assert stage.asked == ["orders"], "somebody may have cancelled its reassignment while the promote held it"

@@ -113,7 +113,7 @@ async def test_a_write_that_is_refused_for_good_holds_up_nobody() -> None:
     async with running(events):
         events.source_epoch(T0, 5, 100)
         events.failed(T1, "retention outran it")
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             while controller.image.partitions["l", T1].phase is not Phase.FAILED:
                 await asyncio.sleep(0.01)
 
@@ -146,7 +146,7 @@ async def test_notes_about_many_copies_are_one_write_and_each_copy_hears_of_it()
         assert copy.epochs_unwritten
     store.left = 1
     async with running(events):
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             while any(copy.epochs_unwritten for copy in copies.partitions.values()):
                 await asyncio.sleep(0.01)
     states = controller.image.partitions
@@ -179,12 +179,12 @@ async def test_replicas_wait_for_epochs_that_are_written_later_but_not_for_ever(
             await asyncio.sleep(0.1)
             assert copy.unwritten_from == 0
         else:
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(30):
                 while copy.unwritten_from == 0:
                     await asyncio.sleep(0.01)
         assert copy.epochs_unwritten  # so the source is told nothing all the same
         store.failing = None
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             while copy.epochs_unwritten:
                 await asyncio.sleep(0.01)
         assert copy.unwritten_from > 10

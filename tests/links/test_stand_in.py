@@ -50,7 +50,7 @@ async def test_offsets_are_asked_for_once_per_replica(monkeypatch: pytest.Monkey
     chosen = {tp: Chosen(100 + tp.partition, 1 + tp.partition % 3) for tp in TPS}
     resolver = ReplicaResolver(target(), chosen)
     stranger = TopicPartition("orders", MANY)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         found = await resolver.offsets([*TPS, stranger])
     assert sorted(asked) == [1, 2, 3]
     assert found[TPS[0]] == (7, 100)
@@ -109,7 +109,7 @@ async def standing_in(specs_of: Any) -> AsyncIterator[ReplicaAsSource]:
 
 
 async def served(one: ReplicaAsSource, tps: Sequence[TopicPartition]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not set(tps) <= set(one.partitions):
             await asyncio.sleep(0.001)
 
@@ -129,7 +129,7 @@ async def test_all_partitions_are_served_by_one_question() -> None:
 
 
 async def test_a_topic_in_trouble_is_in_nobody_elses_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_as_source, "_RETRY", 0.3)
+    monkeypatch.setattr(replica_as_source, "_RETRY", 3.0)
     bad, good = TopicPartition("bad", 0), TPS[:3]
     asked: list[set[str]] = []
 
@@ -145,7 +145,7 @@ async def test_a_topic_in_trouble_is_in_nobody_elses_way(monkeypatch: pytest.Mon
         await served(one, good[:2])
         one.on_records([fenced(good[2])])  # comes while the other one waits to be tried again
         await served(one, good)
-        assert loop.time() - began < 0.3, "they have waited for the one in trouble"
+        assert loop.time() - began < 3, "they have waited for the one in trouble"
         await served(one, [bad])
     assert asked[-1] == {"bad"}
 

@@ -150,13 +150,13 @@ async def test_what_the_switch_writes_down_is_followed_at_once(sold: Sold) -> No
     running = asyncio.ensure_future(sold.rig.bring_up.run())
     try:
         await sold.begin(Phase.TAKEN)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while SOLD not in sold.fetcher.partitions:
                 await asyncio.sleep(0.01)
         await sold.commit(replace(sold.state, phase=Phase.ACTIVE))
         assert sold.fetcher.released == [SOLD], "followers wait for it"
         await sold.commit(RemoveMirror("east", "sold"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while SOLD in sold.fetcher.partitions:
                 await asyncio.sleep(0.01)
     finally:

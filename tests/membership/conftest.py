@@ -97,7 +97,7 @@ async def add_node(quorum: FakeQuorum) -> AsyncIterator[Callable[[int], Awaitabl
         yield add
 
 
-async def eventually(condition: Callable[[], bool], timeout: float = 5.0) -> None:
+async def eventually(condition: Callable[[], bool], timeout: float = 30) -> None:
     """Wait for something that has no event of its own."""
     async with asyncio.timeout(timeout):
         while not condition():

@@ -110,5 +110,5 @@ async def test_the_image_ends_as_the_log_says(
         if rng.random() < 0.4:
             await asyncio.sleep(rng.random() * 0.02)
     life.commit()
-    await eventually(lambda: features(target) == life.truth, timeout=15)
+    await eventually(lambda: features(target) == life.truth, timeout=30)
     assert target.image.brokers[900].incarnation_id == target.identity.incarnation_id, f"seed {seed}"

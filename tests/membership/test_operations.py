@@ -27,7 +27,7 @@ async def mirror(target: TargetCluster) -> None:
     """Topic t with two partitions on 900, being reassigned to the real brokers."""
     await create_mirror_topic(target.operations, "t", {0: [900], 1: [900]}, {})
     await target.operations.reassign({T0: [1, 2], T1: [2, 1]})
-    await target.metadata.wait_for(lambda image: image.topics_by_name["t"].partitions[1].adding or None, 5)
+    await target.metadata.wait_for(lambda image: image.topics_by_name["t"].partitions[1].adding or None, 30)
 
 
 def altered(target: TargetCluster, tp: TopicPartition, *isr: int) -> AlterPartitionItem:
@@ -301,7 +301,7 @@ async def test_allocates_over_several_connections(quorum: FakeQuorum, member: Ta
     node._allocate_producer_ids = slow  # type: ignore[method-assign]
     assert await member.operations.allocate_producer_ids(20, connections=4) == (19_000, 1000)
     assert most == 4
-    await member.metadata.wait_for(lambda image: True if image.next_producer_id == 20_000 else None, 5)
+    await member.metadata.wait_for(lambda image: True if image.next_producer_id == 20_000 else None, 30)
 
 
 async def test_stops_when_far_enough(quorum: FakeQuorum, member: TargetCluster) -> None:
@@ -361,7 +361,7 @@ async def test_no_blocks_is_a_mistake(member: TargetCluster) -> None:
 async def two_leaders(quorum: FakeQuorum, target: TargetCluster) -> None:
     """t-0 is led by us, t-1 by 901."""
     quorum.add_broker(901, rack="a")
-    await target.metadata.wait_for(lambda image: image.brokers.get(901), 5)
+    await target.metadata.wait_for(lambda image: image.brokers.get(901), 30)
     await mirror(target)
     quorum.change("t", 1, replicas=[2, 1, 900, 901], leader=901, isr=[901, 900])
     await target.metadata.wait_for(
@@ -436,7 +436,7 @@ async def test_an_isr_is_changed_by_whoever_leads(quorum: FakeQuorum, member: Ta
 
 async def test_a_dead_link_broker_is_fenced_in_its_name(quorum: FakeQuorum, member: TargetCluster) -> None:
     quorum.add_broker(901, rack="a")
-    await member.metadata.wait_for(lambda image: image.brokers.get(901), 5)
+    await member.metadata.wait_for(lambda image: image.brokers.get(901), 30)
     epoch = member.image.brokers[901].epoch
     assert not await member.operations.fence_broker(901, epoch - 1), "that is another incarnation"
     assert not await member.operations.fence_broker(999, 1)

@@ -381,7 +381,7 @@ async def test_id_taken_over_ends_the_membership(
     await member.up()
     quorum.add_broker(900, port=77)
     with pytest.raises(BrokerIdTaken, match=r"127\.0\.0\.1:77"):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await member.task
 
 

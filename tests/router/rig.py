@@ -404,7 +404,7 @@ class Producer:
         *partitions: int,
         topic: str = "orders",
         acks: int = -1,
-        timeout_ms: int = 30_000,
+        timeout_ms: int = 60_000,
         sequence: int | None = None,
         transactional: bool = False,
         records: bytes | None = None,
@@ -449,7 +449,7 @@ class Producer:
         return done
 
 
-async def eventually(condition: Callable[[], bool], timeout: float = 5.0) -> None:
+async def eventually(condition: Callable[[], bool], timeout: float = 30) -> None:
     deadline = asyncio.get_running_loop().time() + timeout
     while not condition():
         if asyncio.get_running_loop().time() > deadline:

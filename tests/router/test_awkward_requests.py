@@ -33,7 +33,7 @@ async def test_a_topic_without_partitions_in_front(batches: int) -> None:
         )
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         connection.channel.send(correlation_id, request, answered.set_result)
-        reply = await asyncio.wait_for(answered, 5)
+        reply = await asyncio.wait_for(answered, 30)
         response = parse_produce_response(reply, 9)
         assert [(key, [one.error for one in results]) for key, results in response.topics] == [
             ("audit", []),
@@ -113,7 +113,7 @@ async def test_a_partition_that_is_named_twice(version: int, apart: bool) -> Non
         request = encode_produce_request(version, correlation_id, "app", None, -1, 30_000, topics)
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         connection.channel.send(correlation_id, request, answered.set_result)
-        reply = await asyncio.wait_for(answered, 5)
+        reply = await asyncio.wait_for(answered, 30)
         response = parse_produce_response(reply, version)
         told = [(one.index, one.error) for _, results in response.topics for one in results]
         assert told == [(0, 42), (1, 42), (0, 42)]

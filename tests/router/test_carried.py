@@ -103,19 +103,19 @@ async def test_when_all_have_their_answers() -> None:
         rig.target.inject("produce", delay=0.2, times=1)
         rig.hand_over("orders", 0, 1)
         rig.router.carry([TP0])
-        waiting = asyncio.create_task(rig.router.answered([TP0, TP1], timeout=5))
+        waiting = asyncio.create_task(rig.router.answered([TP0, TP1], timeout=60))
         await eventually(lambda: rig.target.counts["produce"] >= 1)
         assert not waiting.done()
-        await asyncio.wait_for(waiting, 2)
+        await asyncio.wait_for(waiting, 30)
         assert all(one.done() for one in held)
 
 
 async def test_who_has_no_answer_is_not_waited_for_longer_than_asked() -> None:
     async with three_held() as (rig, _producer, held):
-        await asyncio.wait_for(rig.router.answered([TP1], timeout=30), 1)  # nobody waits there
+        await asyncio.wait_for(rig.router.answered([TP1], timeout=60), 30)  # nobody waits there
         began = asyncio.get_running_loop().time()
         await rig.router.answered([TP0], timeout=0.2)
-        assert 0.2 <= asyncio.get_running_loop().time() - began < 2
+        assert 0.2 <= asyncio.get_running_loop().time() - began < 10
         assert not any(one.done() for one in held)
         rig.router.unfence([TP0])
         await asyncio.gather(*held)
@@ -141,7 +141,7 @@ async def test_what_would_have_to_be_sent_again_later_goes_back_to_its_client() 
         under_way = producer.send(0)
         await eventually(lambda: rig.target.counts["produce"] == 1)
         rig.router.carried_enough([TP0])
-        assert (await asyncio.wait_for(under_way, 2))[0].error == 6
+        assert (await asyncio.wait_for(under_way, 30))[0].error == 6
         assert rig.router.hub.budget.used == 0
 
 
@@ -163,7 +163,7 @@ async def test_a_new_leader_that_cannot_be_reached_is_for_clients_to_look_for() 
         await asyncio.sleep(0.05)
         assert not any(one.done() for one in held)
         rig.router.carried_enough([TP0])
-        assert [r[0].error for r in await asyncio.wait_for(asyncio.gather(*held), 2)] == [6, 6, 6]
+        assert [r[0].error for r in await asyncio.wait_for(asyncio.gather(*held), 30)] == [6, 6, 6]
 
 
 async def test_a_new_leader_that_does_not_accept_a_connection_in_time(
@@ -173,14 +173,14 @@ async def test_a_new_leader_that_does_not_accept_a_connection_in_time(
     async with Rig() as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)
         await producer.send(0)
-        rig.target.inject("api_versions", node=1, delay=5, times=None)
+        rig.target.inject("api_versions", node=1, delay=60, times=None)
         await rig.router.fence([TP0], timeout=5)
         held = [producer.send(0) for _ in range(3)]
         await asyncio.sleep(0.02)
         rig.hand_over("orders", 0, 1)
         rig.router.carry([TP0])
         rig.router.carried_enough([TP0])
-        assert [r[0].error for r in await asyncio.wait_for(asyncio.gather(*held), 2)] == [6, 6, 6]
+        assert [r[0].error for r in await asyncio.wait_for(asyncio.gather(*held), 30)] == [6, 6, 6]
         assert rig.router.hub.budget.used == 0
 
 
@@ -212,7 +212,7 @@ async def test_the_same_after_the_state_has_told_of_it_again() -> None:
         rig.router.carried_enough([TP0])
         rig.router.led_elsewhere([TP0])
         rig.router.handed_over([TP0])
-        assert (await asyncio.wait_for(under_way, 2))[0].error == 6
+        assert (await asyncio.wait_for(under_way, 30))[0].error == 6
 
 
 async def test_a_source_that_is_given_up_takes_nothing_from_what_is_carried() -> None:
@@ -328,7 +328,7 @@ async def test_nothing_is_carried_to_a_link_broker() -> None:
         held = producer.send(0)
         await asyncio.sleep(0.02)
         rig.router.carry([TP0])  # our own copy of the metadata log has us as its leader still
-        assert (await asyncio.wait_for(held, 2))[0].error == 6
+        assert (await asyncio.wait_for(held, 30))[0].error == 6
         assert rig.target.counts["produce"] == 0
 
 

@@ -157,7 +157,7 @@ async def _aiokafka(bootstrap: str, stop: threading.Event, seen: dict[str, Any])
             await asyncio.sleep(0.002)
         for future, value in waiting:
             try:
-                seen["acked"][value] = (await asyncio.wait_for(future, 20)).offset
+                seen["acked"][value] = (await asyncio.wait_for(future, 30)).offset
             except Exception as error:
                 seen["errors"].append(repr(error))
     finally:

@@ -67,7 +67,7 @@ async def told(story: Story, limits: RouterLimits = LIMITS, **options: Any) -> d
     async with Rig(limits=limits, **options) as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)
         assert (await producer.send(0))[0].error == 0
-        return Told(rig, await asyncio.wait_for(story(rig, producer), 20)).seen
+        return Told(rig, await asyncio.wait_for(story(rig, producer), 30)).seen
 
 
 async def twice(story: Story, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[object, Ways]:
@@ -387,8 +387,8 @@ async def test_whoever_waits_for_the_answers_hears_of_it(monkeypatch: pytest.Mon
     async def story(rig: Rig, producer: Producer) -> object:
         pending = await on_its_way(rig, producer)
         began = asyncio.get_running_loop().time()
-        await rig.router.answered([TP0], timeout=3)
-        assert asyncio.get_running_loop().time() - began < 2
+        await rig.router.answered([TP0], timeout=40)
+        assert asyncio.get_running_loop().time() - began < 20
         return codes(await pending)
 
     seen, ways = await twice(story, monkeypatch)

@@ -496,8 +496,8 @@ async def test_whoever_waits_for_the_answers_hears_of_it(monkeypatch: pytest.Mon
     async def story(rig: Rig, producer: Producer) -> object:
         pending = await under_way(rig, producer)
         began = asyncio.get_running_loop().time()
-        await rig.router.answered([TopicPartition("orders", index) for index in ALL], timeout=3)
-        assert asyncio.get_running_loop().time() - began < 2
+        await rig.router.answered([TopicPartition("orders", index) for index in ALL], timeout=40)
+        assert asyncio.get_running_loop().time() - began < 20
         return codes(await pending)
 
     seen, ways = await of_known_ways(story, monkeypatch)

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import pytest
+
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
 from fetcher.link_fetcher import LinkFetcher
@@ -77,10 +79,10 @@ async def test_a_consumer_at_the_end_costs_the_source_nothing() -> None:
         client = await rig.client()
         offset = 3
         for _ in range(5):
-            waiting = fetch(client, rig, {0: offset}, max_wait_ms=5000)
+            waiting = fetch(client, rig, {0: offset}, max_wait_ms=60_000)
             await eventually(lambda: len(mirror.listeners) > 0)
             rig.source.add("orders", 0, 2)
-            answer = await asyncio.wait_for(waiting, 1)
+            answer = await asyncio.wait_for(waiting, 30)
             assert [at for at, _ in answer.values()] == [offset, offset + 1]
             assert {batch.leader_epoch for batch in parse_batches(answer.records())} == {E0}
             assert answer.partitions[0].high_watermark == offset + 2
@@ -94,14 +96,15 @@ async def test_what_was_let_go_is_read_from_the_source_and_the_end_in_memory_aga
         await eventually(lambda: mirror.read(0, 100) is None)  # the follower has it, and has said so
         assert len((await fetch(client, rig, {0: 0})).values()) == 3
         assert asked_by_clients(rig) == 1
-        waiting = fetch(client, rig, {0: 3}, max_wait_ms=5000)
+        waiting = fetch(client, rig, {0: 3}, max_wait_ms=60_000)
         await eventually(lambda: len(mirror.listeners) > 0)
         rig.source.add("orders", 0, 1)
         assert len((await waiting).values()) == 1
         assert asked_by_clients(rig) == 1
 
 
-async def test_a_removed_copy_sends_its_readers_to_the_new_leader() -> None:
+async def test_a_removed_copy_sends_its_readers_to_the_new_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("router.fetch.session._LOOK_AGAIN", 60.0)
     async with copies() as (rig, mirror, manager):
         tp = TopicPartition("orders", 0)
         waiting = fetch(await rig.client(), rig, {0: 3}, max_wait_ms=60_000)
@@ -109,7 +112,7 @@ async def test_a_removed_copy_sends_its_readers_to_the_new_leader() -> None:
         rig.hand_over("orders", 0, leader=2)
         rig.router.handed_over([tp])
         manager.remove([tp])
-        part = (await asyncio.wait_for(waiting, 0.4)).partitions[0]
+        part = (await asyncio.wait_for(waiting, 30)).partitions[0]
         assert (part.error, part.current_leader) == (6, (2, E0 + 1))
 
 
@@ -121,6 +124,6 @@ async def test_a_copy_that_hangs_does_not_hold_up_its_readers() -> None:
         for offset in (3, 4):  # the first may come with what was asked before
             await asyncio.sleep(0.1)
             rig.source.add("orders", 0, 1)
-            began = time.monotonic()
-            while not (await fetch(client, rig, {0: offset}, max_wait_ms=500)).values():
-                assert time.monotonic() - began < 2.5
+            async with asyncio.timeout(30):
+                while not (await fetch(client, rig, {0: offset}, max_wait_ms=500)).values():
+                    pass

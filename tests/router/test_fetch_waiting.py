@@ -42,13 +42,11 @@ def asked(rig: Rig, node: int) -> int:
 
 async def test_records_of_one_node_do_not_wait_for_another_that_has_none() -> None:
     async with two_nodes() as (rig, client):
-        waiting = fetch(client, rig, {0: 0, 1: 0}, max_wait_ms=500)
+        waiting = fetch(client, rig, {0: 0, 1: 0}, max_wait_ms=60_000)
         await eventually(lambda: rig.source.counts["fetch"] == 2)
         rig.source.add("orders", 0, 1)
-        began = time.monotonic()
-        answer = await waiting
+        answer = await asyncio.wait_for(waiting, 30)
         assert len(answer.values(0)) == 1
-        assert time.monotonic() - began < 0.2
 
 
 async def test_a_node_that_does_not_answer_holds_up_nobody() -> None:
@@ -57,15 +55,13 @@ async def test_a_node_that_does_not_answer_holds_up_nobody() -> None:
         offset = 0
         for _ in range(5):
             rig.source.add("orders", 0, 1)
-            began = time.monotonic()
-            answer = await asyncio.wait_for(fetch(client, rig, {0: offset, 1: 0}, max_wait_ms=500), 30)
+            answer = await asyncio.wait_for(fetch(client, rig, {0: offset, 1: 0}, max_wait_ms=60_000), 30)
             assert len(answer.values(0)) == 1
-            assert time.monotonic() - began < 0.3
             offset += 1
         began = time.monotonic()
         answer = await asyncio.wait_for(fetch(client, rig, {0: offset, 1: 0}, max_wait_ms=200), 30)
         assert (answer.values(0), answer.values(1)) == ([], [])
-        assert 0.15 < time.monotonic() - began < 1.5
+        assert 0.15 < time.monotonic() - began < 10
         assert asked(rig, 2) == 1, "it is not asked again while it owes an answer"
 
 
@@ -75,7 +71,7 @@ async def test_a_node_that_has_just_been_asked_is_waited_for_a_little_longer_tha
         began = time.monotonic()
         answer = await asyncio.wait_for(fetch(client, rig, {0: 0, 1: 0}, max_wait_ms=200), 30)
         assert (answer.values(0), answer.values(1)) == ([], [])
-        assert 0.5 < time.monotonic() - began < 1.5
+        assert 0.5 < time.monotonic() - began < 10
 
 
 async def test_what_a_quiet_node_was_asked_stays_asked() -> None:
@@ -83,18 +79,16 @@ async def test_what_a_quiet_node_was_asked_stays_asked() -> None:
     async with two_nodes() as (rig, client):
         for offset in range(20):
             rig.source.add("orders", 0, 1)
-            answer = await fetch(client, rig, {0: offset, 1: 0}, max_wait_ms=500)
+            answer = await fetch(client, rig, {0: offset, 1: 0}, max_wait_ms=60_000)
             assert len(answer.values(0)) == 1
         assert asked(rig, 2) <= 2
         before = asked(rig, 1)
-        waiting = fetch(client, rig, {0: 20, 1: 0}, max_wait_ms=500)
+        waiting = fetch(client, rig, {0: 20, 1: 0}, max_wait_ms=60_000)
         await eventually(lambda: asked(rig, 1) > before)
         await asyncio.sleep(0.02)
         rig.source.add("orders", 1, 1)
-        began = time.monotonic()
-        answer = await waiting
+        answer = await asyncio.wait_for(waiting, 30)
         assert len(answer.values(1)) == 1
-        assert time.monotonic() - began < 0.2
 
 
 async def test_a_node_that_is_always_a_little_later_is_not_left_out_for_ever() -> None:
@@ -148,10 +142,8 @@ async def test_another_offset_has_its_time_when_the_node_has_nothing_for_the_las
         rig.source.add("orders", 1, 3)
         rig.source.add("orders", 0, 1)
         await fetch(client, rig, {0: 0, 1: 3}, max_wait_ms=500)
-        began = time.monotonic()
-        answer = await fetch(client, rig, {0: 1, 1: 0}, max_wait_ms=500)
+        answer = await asyncio.wait_for(fetch(client, rig, {0: 1, 1: 0}, max_wait_ms=60_000), 30)
         assert [offset for offset, _ in answer.values(1)] == [0, 1, 2]
-        assert time.monotonic() - began < 0.8
 
 
 async def test_read_committed_does_not_take_up_what_was_asked_without() -> None:
@@ -193,10 +185,8 @@ async def test_records_of_another_partition_do_not_wait_for_one_that_is_refused(
     async with two_nodes() as (rig, client):
         rig.source.inject("fetch", node=1, error=29, times=None)
         rig.source.add("orders", 1, 1)
-        began = time.monotonic()
-        answer = await fetch(client, rig, {0: 0, 1: 0}, max_wait_ms=5000)
+        answer = await asyncio.wait_for(fetch(client, rig, {0: 0, 1: 0}, max_wait_ms=60_000), 30)
         assert len(answer.values(1)) == 1
-        assert time.monotonic() - began < 0.3
 
 
 async def test_who_does_not_wait_is_told_nothing_at_once() -> None:
@@ -204,7 +194,7 @@ async def test_who_does_not_wait_is_told_nothing_at_once() -> None:
         rig.source.inject("fetch", node=1, error=29, times=None)
         began = time.monotonic()
         assert (await fetch(client, rig, {0: 0}, max_wait_ms=0)).values(0) == []
-        assert time.monotonic() - began < 0.3
+        assert time.monotonic() - began < 3
 
 
 async def test_min_bytes_is_the_nodes_to_wait_for() -> None:
@@ -216,12 +206,10 @@ async def test_min_bytes_is_the_nodes_to_wait_for() -> None:
         answer = await waiting
         assert len(answer.values()) == 1
         assert time.monotonic() - began > 0.3
-        waiting = fetch(client, rig, {0: 1}, max_wait_ms=500, min_bytes=2000)
+        waiting = fetch(client, rig, {0: 1}, max_wait_ms=60_000, min_bytes=2000)
         await eventually(lambda: rig.source.counts["fetch"] == 2)
-        began = time.monotonic()
         rig.source.add("orders", 0, 1, value_size=3000)
-        assert len((await waiting).values()) == 1
-        assert time.monotonic() - began < 0.2
+        assert len((await asyncio.wait_for(waiting, 30)).values()) == 1
 
 
 async def test_a_consumer_that_leaves_with_a_question_open_leaves_nothing_behind() -> None:
@@ -241,16 +229,14 @@ async def test_a_consumer_that_leaves_with_a_question_open_leaves_nothing_behind
 async def test_records_in_memory_do_not_wait_for_a_node_that_has_none() -> None:
     async with two_nodes() as (rig, client):
         log = log_of(rig)
-        waiting = fetch(client, rig, {0: 0, 1: 0}, max_wait_ms=500)
+        waiting = fetch(client, rig, {0: 0, 1: 0}, max_wait_ms=60_000)
         await eventually(lambda: bool(log.listeners) and asked(rig, 2) == 1)
-        began = time.monotonic()
         log.append(1)
-        answer = await waiting
+        answer = await asyncio.wait_for(waiting, 30)
         assert len(answer.values(0)) == 1
-        assert time.monotonic() - began < 0.2
         assert asked(rig, 1) == 0
         rig.source.add("orders", 1, 1)
-        answer = await asyncio.wait_for(fetch(client, rig, {0: 1, 1: 0}, max_wait_ms=500), 5)
+        answer = await asyncio.wait_for(fetch(client, rig, {0: 1, 1: 0}, max_wait_ms=60_000), 30)
         assert len(answer.values(1)) == 1
 
 
@@ -259,13 +245,13 @@ async def test_whoever_moves_a_log_does_nothing_for_its_consumers() -> None:
     async with Rig() as rig:
         log = log_of(rig)
         client = await rig.client()
-        waiting = fetch(client, rig, {0: 0}, max_wait_ms=5000)
+        waiting = fetch(client, rig, {0: 0}, max_wait_ms=60_000)
         await eventually(lambda: bool(log.listeners))
         (connection,) = rig.listener.connections
         log.append(1)
         log.append(1)
         assert connection.open_exchanges == 1
-        assert len((await asyncio.wait_for(waiting, 1)).values()) == 2
+        assert len((await asyncio.wait_for(waiting, 30)).values()) == 2
         assert not log.listeners
 
 
@@ -282,12 +268,16 @@ async def test_who_waits_where_nothing_comes_any_more_asks_the_source(why: str) 
         else:
             log.follower_gone(1)
         rig.source.add("orders", 0, 2)
-        assert len((await asyncio.wait_for(waiting, 2)).values()) == 2
+        assert len((await asyncio.wait_for(waiting, 30)).values()) == 2
         assert not log.listeners
 
 
 @pytest.mark.parametrize("closed", [True, False])
-async def test_who_waits_at_the_end_of_a_log_hears_of_the_hand_over(closed: bool) -> None:
+async def test_who_waits_at_the_end_of_a_log_hears_of_the_hand_over(
+    closed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if closed:
+        monkeypatch.setattr("router.fetch.session._LOOK_AGAIN", 60.0)
     async with Rig() as rig:
         log = log_of(rig)
         waiting = fetch(await rig.client(), rig, {0: 0}, max_wait_ms=60_000)
@@ -297,24 +287,24 @@ async def test_who_waits_at_the_end_of_a_log_hears_of_the_hand_over(closed: bool
         rig.router.handed_over([TP0])
         if closed:
             log.close()
-        began = time.monotonic()
-        part = (await asyncio.wait_for(waiting, 2)).partitions[0]
+        part = (await asyncio.wait_for(waiting, 30)).partitions[0]
         assert (part.error, part.current_leader) == (6, (2, 4))
-        assert time.monotonic() - began < (0.2 if closed else 0.8)
         assert rig.source.counts["fetch"] == 0, "what the source has is of another log"
 
 
-async def test_a_mirror_that_stops_does_not_keep_its_readers_waiting() -> None:
+async def test_a_mirror_that_stops_does_not_keep_its_readers_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("router.fetch.session._LOOK_AGAIN", 60.0)
     async with Rig() as rig:
         log = log_of(rig)
         waiting = fetch(await rig.client(), rig, {0: 0}, max_wait_ms=60_000)
         await eventually(lambda: bool(log.listeners))
         rig.source.add("orders", 0, 1)
         log.fail("for a test")
-        assert len((await asyncio.wait_for(waiting, 0.4)).values()) == 1
+        assert len((await asyncio.wait_for(waiting, 30)).values()) == 1
 
 
-async def test_a_log_that_was_cut_at_the_source_is_asked_for_there() -> None:
+async def test_a_log_that_was_cut_at_the_source_is_asked_for_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("router.fetch.session._LOOK_AGAIN", 60.0)
     async with Rig() as rig:
         log = log_of(rig)
         log.append(5)
@@ -323,7 +313,7 @@ async def test_a_log_that_was_cut_at_the_source_is_asked_for_there() -> None:
         waiting = fetch(await rig.client(), rig, {0: 5}, max_wait_ms=60_000)
         await eventually(lambda: bool(log.listeners))
         log.truncate(3)
-        assert (await asyncio.wait_for(waiting, 0.4)).partitions[0].error == 1
+        assert (await asyncio.wait_for(waiting, 30)).partitions[0].error == 1
 
 
 async def test_who_wants_many_bytes_is_not_woken_for_each_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +333,7 @@ async def test_who_wants_many_bytes_is_not_woken_for_each_record(monkeypatch: py
         for _ in range(60):
             log.append(1)
             await asyncio.sleep(0.002)
-        answer = await asyncio.wait_for(waiting, 20)
+        answer = await asyncio.wait_for(waiting, 30)
         assert len(answer.values()) == 60
         assert reads < 40
 
@@ -397,5 +387,5 @@ async def test_a_consumer_that_wants_more_at_least_than_its_share_is_not_kept_wa
         for _ in range(2_000_000 // batch):
             log.append([b"x" * batch])
         client = await rig.client()
-        async with asyncio.timeout(5):
-            await fetch(client, rig, {0: 0}, max_wait_ms=30_000, min_bytes=1 << 20)
+        async with asyncio.timeout(30):
+            await fetch(client, rig, {0: 0}, max_wait_ms=60_000, min_bytes=1 << 20)

@@ -21,7 +21,7 @@ async def test_a_held_consumer_waits_as_long_as_it_said_and_gets_nothing() -> No
         assert [(p.error, p.preferred_read_replica) for p in answer.partitions.values()] == [(0, -1)] * 2
         assert answer.values() == []
         assert rig.router.stats.links["east"].held == 2
-        assert len((await fetch(other, rig, {0: 0}, max_wait_ms=5000)).values()) == 5
+        assert len((await fetch(other, rig, {0: 0}, max_wait_ms=60_000)).values()) == 5
 
 
 async def test_no_offset_makes_a_held_consumer_reset() -> None:
@@ -58,7 +58,7 @@ async def test_refusals_and_the_promote_reach_a_held_consumer() -> None:
         client = await rig.client("spark")
         loop = asyncio.get_running_loop()
         waiting = fetch(client, rig, {0: 0}, max_wait_ms=400)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not rig.router.stats.links["east"].held:
                 await asyncio.sleep(0.001)
         assert not waiting.done(), "it waits, and is in the router while the mirror is handed over"
@@ -69,9 +69,9 @@ async def test_refusals_and_the_promote_reach_a_held_consumer() -> None:
             "nothing of a log that may be behind by now, and it may go to the new leader at once"
         )
         began = loop.time()
-        answer = await fetch(client, rig, {0: 0}, max_wait_ms=5000)
+        answer = await fetch(client, rig, {0: 0}, max_wait_ms=60_000)
         assert answer.partitions[0].error == 6  # NOT_LEADER_OR_FOLLOWER
-        assert loop.time() - began < 2, "refusals do not wait"
+        assert loop.time() - began < 10, "refusals do not wait"
 
 
 async def test_what_may_be_read_does_not_wait_for_what_is_held() -> None:
@@ -80,8 +80,8 @@ async def test_what_may_be_read_does_not_wait_for_what_is_held() -> None:
         rig.held_clients.add(("west", "app"))
         loop = asyncio.get_running_loop()
         began = loop.time()
-        assert len((await fetch(await rig.client(), rig, {0: 0}, max_wait_ms=5000)).values()) == 5
-        assert loop.time() - began < 2
+        assert len((await fetch(await rig.client(), rig, {0: 0}, max_wait_ms=60_000)).values()) == 5
+        assert loop.time() - began < 10
 
 
 async def test_first_fetches_are_noted_while_somebody_watches() -> None:

@@ -35,14 +35,14 @@ async def test_held_until_the_lease_is_back(in_memory: bool) -> None:
             log_of(rig).append(3)
         else:
             rig.source.add("orders", 0, 3)
-        waiting = fetch(await rig.client(), rig, {0: 0}, max_wait_ms=5000)
+        waiting = fetch(await rig.client(), rig, {0: 0}, max_wait_ms=60_000)
         await eventually(lambda: bool(rig.router.hub.without_lease))
         rig.router.lease_renewed()  # of a renewal that came too late: there is no lease still
         await asyncio.sleep(0.05)
         assert not waiting.done()
         assert rig.source.counts["fetch"] == 0
         renew(rig, lease)
-        answer = await asyncio.wait_for(waiting, 1)
+        answer = await asyncio.wait_for(waiting, 30)
         assert [offset for offset, _ in answer.values()] == [0, 1, 2]
         assert answer.partitions[0].high_watermark == 3
 
@@ -56,7 +56,7 @@ async def test_at_the_end_of_the_wait_there_is_nothing_in_the_answer(in_memory: 
             rig.source.add("orders", 0, 3)
         began = time.monotonic()
         answer = await fetch(await rig.client(), rig, {0: 0, 1: 0}, max_wait_ms=200)
-        assert 0.15 < time.monotonic() - began < 1
+        assert 0.15 < time.monotonic() - began < 10
         for part in answer.partitions.values():
             assert (part.error, part.high_watermark, part.last_stable_offset) == (0, -1, -1)
             assert (part.log_start_offset, part.records_end - part.records_start) == (-1, 0)
@@ -84,7 +84,7 @@ async def test_a_wait_at_the_tail_that_outlives_the_lease() -> None:
     async with Rig(lease=lease) as rig:
         log = log_of(rig)
         log.append(3)
-        waiting = fetch(await rig.client(), rig, {0: 3}, max_wait_ms=5000)
+        waiting = fetch(await rig.client(), rig, {0: 3}, max_wait_ms=60_000)
         await eventually(lambda: bool(log.listeners))
         lease.lapse()
         log.append(2)
@@ -92,7 +92,7 @@ async def test_a_wait_at_the_tail_that_outlives_the_lease() -> None:
         assert not waiting.done()
         assert not log.listeners
         renew(rig, lease)
-        assert [offset for offset, _ in (await asyncio.wait_for(waiting, 1)).values()] == [3, 4]
+        assert [offset for offset, _ in (await asyncio.wait_for(waiting, 30)).values()] == [3, 4]
 
 
 @pytest.mark.parametrize("below_start", [True, False])
@@ -121,10 +121,10 @@ async def test_refusals_are_told_at_once() -> None:
     async with Rig(lease=lapsed()) as rig:
         rig.directory.mirrors["orders"].partitions[0].serving = False
         client = await rig.client()
-        assert (await asyncio.wait_for(fetch(client, rig, {0: 0}, max_wait_ms=5000), 1)).partitions[
+        assert (await asyncio.wait_for(fetch(client, rig, {0: 0}, max_wait_ms=60_000), 30)).partitions[
             0
         ].error == 6
-        both = await asyncio.wait_for(fetch(client, rig, {0: 0, 1: 0}, max_wait_ms=5000), 1)
+        both = await asyncio.wait_for(fetch(client, rig, {0: 0, 1: 0}, max_wait_ms=60_000), 30)
         assert {index: part.error for index, part in both.partitions.items()} == {0: 6, 1: 0}
         assert both.partitions[1].high_watermark == -1
 
@@ -133,12 +133,12 @@ async def test_what_happened_meanwhile_counts_when_the_lease_is_back() -> None:
     lease = lapsed()
     async with Rig(lease=lease) as rig:
         log_of(rig).append(3)
-        waiting = fetch(await rig.client(), rig, {0: 0}, max_wait_ms=5000)
+        waiting = fetch(await rig.client(), rig, {0: 0}, max_wait_ms=60_000)
         await eventually(lambda: bool(rig.router.hub.without_lease))
         rig.elect("orders", 0, 2, E0 + 1)
         rig.router.handed_over([TP0])
         renew(rig, lease)
-        part = (await asyncio.wait_for(waiting, 1)).partitions[0]
+        part = (await asyncio.wait_for(waiting, 30)).partitions[0]
         assert (part.error, part.current_leader) == (6, (2, E0 + 1))
 
 
@@ -148,11 +148,11 @@ async def test_the_wait_does_not_begin_anew_with_the_lease() -> None:
         log_of(rig)
         client = await rig.client()
         began = time.monotonic()
-        waiting = fetch(client, rig, {0: 0}, max_wait_ms=1000)
-        await asyncio.sleep(0.7)
+        waiting = fetch(client, rig, {0: 0}, max_wait_ms=3000)
+        await asyncio.sleep(2.5)
         renew(rig, lease)
         assert (await waiting).partitions[0].high_watermark == 0
-        assert 0.9 < time.monotonic() - began < 1.4
+        assert 2.9 < time.monotonic() - began < 5.5
 
 
 async def test_a_consumer_that_goes_away_while_held_leaves_nothing_behind() -> None:

@@ -43,8 +43,8 @@ def test_idle_connections_keep_nobody_out(alone: Running, say: bytes) -> None:
         held = [stack.enter_context(connected(alone, say)) for _ in range(MAX_CONNECTIONS + 20)]
         for path in ("/healthz", "/readyz", "/metrics", "/v1/status"):
             began = time.monotonic()
-            assert httpx.get(alone.url + path, trust_env=False, timeout=5).status_code == 200, path
-            assert time.monotonic() - began < 5
+            assert httpx.get(alone.url + path, trust_env=False, timeout=30).status_code == 200, path
+            assert time.monotonic() - began < 20
         held[-1].settimeout(0.2)
         with pytest.raises(TimeoutError):  # the newest of them are still there
             held[-1].recv(1)
@@ -112,7 +112,7 @@ async def test_requests_beyond_a_number_are_refused_and_probes_are_not() -> None
         async def send(message: Any) -> None:
             said.append(message)
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await turns({"type": "http", "path": path}, None, send)  # type: ignore[arg-type]
         return int(said[0]["status"])
 

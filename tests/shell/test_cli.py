@@ -186,7 +186,7 @@ def read_terminal(
         os.execv(sys.executable, [*COMMAND, *arguments])
     seen = b""
     pressed = False
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 30
     try:
         while time.monotonic() < deadline:
             if not select.select([master], [], [], 0.2)[0]:
@@ -233,7 +233,7 @@ def test_watch_says_when_the_sidecar_has_ended() -> None:
     api.service.links["a"] = ({"bootstrap.servers": "x:1"}, LinkOptions())
 
     def stop_once_seen() -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 30
         while not api.service.served and time.monotonic() < deadline:
             time.sleep(0.05)
         api.stop()

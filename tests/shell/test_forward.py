@@ -125,7 +125,7 @@ async def test_a_request_is_passed_on_only_once() -> None:
     one, two = Sidecar(901), Sidecar(900)
     async with fleet(one, two) as http:
         one.to, two.to = Destination(900, two.address), Destination(901, one.address)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             message = error(await http.get("/v1/links"), 503, 50302)
         assert message.startswith(
             "sidecar 901 took sidecar 900 for the link controller, which is sidecar 901"

@@ -153,5 +153,5 @@ async def test_the_target_has_heard_of_nothing(tmp_path: Path) -> None:
                 config(tmp_path, target.bootstrap_servers, listeners=[f"PLAINTEXT://127.0.0.1:{port}"])
             )
             with pytest.raises(CannotListen):
-                await asyncio.wait_for(sidecar.run(), 20)
+                await asyncio.wait_for(sidecar.run(), 30)
         assert not target.requests

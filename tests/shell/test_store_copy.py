@@ -247,7 +247,7 @@ async def test_a_sidecar_does_not_rule_a_store_that_was_marked_since_it_opened_i
     await store.commit([Put(mark, {"store": "B"}, None)], controller_epoch=await store.claim())
     sidecar = fleet_of(config, store)
     with pytest.raises(StoreUnusable, match=refused):
-        await asyncio.wait_for(sidecar.runner.run(), 10)
+        await asyncio.wait_for(sidecar.runner.run(), 30)
     assert sidecar.fleet_controller is None
     await store.close()
 
@@ -268,7 +268,7 @@ async def test_a_sidecar_that_starts_during_a_copy_waits_and_does_not_rule_what_
         sidecar = fleet_of(config_with(tmp_path, {}), store)
         await store.announce(sidecar.candidate)
         running.append((store, sidecar, asyncio.create_task(sidecar.runner.run())))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while sidecar.runner.trouble != "cannot connect: '' is not host:port":
                 await asyncio.sleep(0.01)
         await fill_copy(*given)
@@ -277,7 +277,7 @@ async def test_a_sidecar_that_starts_during_a_copy_waits_and_does_not_rule_what_
     await copy_store(quick, at(tmp_path / "b.db"))
     ((store, sidecar, task),) = running
     with pytest.raises(StoreMoved, match=r"was moved to sqlite:.*b\.db"):
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, 30)
     assert sidecar.fleet_controller is None
     await store.close()
 

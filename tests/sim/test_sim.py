@@ -28,11 +28,11 @@ LIKELY = {
     "bye-renewed": 16,
     "lease-from-answer": 8,
     "one-replica-in-sync": 1,
-    "epochs-unwritten": 23,
+    "epochs-unwritten": 22,
     "led-is-taken": 0,
     "unclean-elections": 1,
-    "ends-forgotten": 35,
-    "back-to-anybody": 3,
+    "ends-forgotten": 19,
+    "back-to-anybody": 20,
     "lease-off-both": 0,
 }
 _MOST = 250

@@ -64,7 +64,7 @@ def alive(pid: int) -> bool:
 
 
 async def gone(pid: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while alive(pid):
             await asyncio.sleep(0.01)
 
@@ -186,7 +186,7 @@ async def test_a_run_whose_results_cannot_be_noted_is_cancelled(
     assert m.Cancel(id="r") in fake.asked()
     pid = process.pid
     fake.say(hold=0)
-    async with asyncio.timeout(10):  # the rest of the first would take 40 s
+    async with asyncio.timeout(30):  # the rest of the first would take 40 s
         await process.run(a_run("next"), Ears().seen)
     assert process.pid == pid
 

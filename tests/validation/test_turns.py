@@ -50,7 +50,7 @@ async def test_one_after_the_other(stage: Stage) -> None:
 
 
 async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not true():
             await asyncio.sleep(0)
 

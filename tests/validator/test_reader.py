@@ -157,7 +157,7 @@ async def test_the_leader_is_followed(cluster: FakeCluster):
     await asyncio.sleep(0.3)
     cluster.partition("t").replicas.append(3)
     cluster.publish("t", 0)
-    assert len(await asyncio.wait_for(reading, 10)) == logs.BATCHES
+    assert len(await asyncio.wait_for(reading, 30)) == logs.BATCHES
 
 
 async def test_a_connection_that_dies_in_the_middle_costs_nothing(cluster: FakeCluster):

@@ -62,7 +62,7 @@ class Replies:
         self._changed.set()
 
     async def wait(self, count: int) -> list[bytes | WireError]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while len(self.got) < count:
                 self._changed.clear()
                 await self._changed.wait()
@@ -134,7 +134,7 @@ async def test_garbage_closes_and_tells_everybody(answer: bytes, reason: type[Wi
         replies = Replies()
         channel.send(1, [framed(1)], replies)
         channel.send(2, [framed(2)], replies)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await channel.closed_event.wait()
         assert len(replies.got) == 2
         assert type(channel.closed_reason) is reason
@@ -193,7 +193,7 @@ async def test_a_failing_reply_handler_is_reported_and_ends_the_channel() -> Non
 
     async with connected(echo) as channel:
         channel.send(1, [framed(1)], broken)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await channel.closed_event.wait()
     assert isinstance(reported[0]["exception"], RuntimeError)
 
@@ -215,7 +215,7 @@ async def test_a_peer_that_does_not_read_pauses_the_writer() -> None:
         await asyncio.sleep(0.02)
         assert not waiting.done()
         release.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await waiting
         assert not channel.write_paused
 
@@ -264,7 +264,7 @@ async def test_large_answers_use_the_given_buffers() -> None:
     async with connected(big, alloc=alloc) as channel:  # type: ignore[arg-type]
         frames: list[memoryview | WireError] = []
         channel.send(1, [framed(1)], frames.append)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not frames:
                 await asyncio.sleep(0.005)
         (frame,) = frames

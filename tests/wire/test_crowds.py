@@ -39,7 +39,7 @@ async def asks(listener: Listener, address: str) -> bool:
         return False
     try:
         writer.write(request(1))
-        return bool(await asyncio.wait_for(reader.read(4), 5))
+        return bool(await asyncio.wait_for(reader.read(4), 30))
     except ConnectionError:
         return False
     finally:

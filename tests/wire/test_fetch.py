@@ -176,10 +176,10 @@ def test_a_request_of_tagged_fields_is_refused_before_they_are_read(where: str) 
     topics = b"\x02" + b"\1" * 16 + b"\x02" + partition + b"\0"
     body = struct.pack(">iiibii", 500, 1, 1024, 0, 0, -1) + topics + b"\x01\x01"
     body += many if where == "request" else b"\0"
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(MalformedFrame, match="1000000 tagged fields"):
         parse_fetch_request(body, 0, 17)
-    assert time.perf_counter() - began < 0.1
+    assert time.process_time() - began < 0.1
 
 
 @st.composite

@@ -188,7 +188,7 @@ async def test_each_answer_has_its_own_limit() -> None:
                 "metadata", 12, {"topics": []}, correlation_id=number, client_id="me"
             )
             channel.send(number, [len(frame).to_bytes(4, "big"), frame], replies.append, most)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await channel.closed_event.wait()
         assert [isinstance(one, memoryview) for one in replies] == [True, True, False]
         assert f"limit is {small}" in str(channel.closed_reason)

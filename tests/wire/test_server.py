@@ -56,14 +56,14 @@ class Client:
         self.writer = writer
 
     async def reply(self) -> tuple[int, bytes]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             size = struct.unpack(">i", await self.reader.readexactly(4))[0]
             frame = await self.reader.readexactly(size)
         return struct.unpack_from(">i", frame)[0], frame[4:]
 
     async def is_closed(self) -> bool:
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while await self.reader.read(1 << 16):
                     pass
         except ConnectionError:
@@ -83,7 +83,7 @@ async def client(listener: Listener) -> AsyncIterator[Client]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -350,7 +350,7 @@ async def test_close_waits_for_open_exchanges_within_the_grace() -> None:
         await asyncio.sleep(0.05)
         assert not closing.done()
         seen[0].reply(answer(seen[0], b"last"))
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             await closing
         assert await c.reply() == (1, b"last")
         assert await c.is_closed()
@@ -361,7 +361,7 @@ async def test_close_without_grace_cuts() -> None:
     async with listening(seen.append) as listener, client(listener) as c:
         c.writer.write(request(1))
         await until(lambda: bool(seen))
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             await listener.close(grace=0.05)
         assert await c.is_closed()
         assert seen[0].done

@@ -209,7 +209,7 @@ async def secured(
 
 @asynccontextmanager
 async def tls_client(port: int, host: str = "127.0.0.1") -> AsyncIterator[Client]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         reader, writer = await asyncio.open_connection(host, port, ssl=TRUSTING, server_hostname="127.0.0.1")
     try:
         yield Client(reader, writer)
@@ -337,7 +337,7 @@ async def test_closing_leaves_no_handshake_and_no_socket(reported: list[dict[str
             for _ in range(turns):
                 await asyncio.sleep(0)
             through = joining.done()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await listener.close()
             assert acceptor.handshakes == 0
             joining.cancel()
@@ -357,7 +357,7 @@ async def test_closing_hangs_up_on_who_has_not_begun(reported: list[dict[str, An
             with silent(listener, 3) as socks:
                 for _ in range(turns):
                     await asyncio.sleep(0)
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(30):
                     await listener.close()
                 await until(lambda socks=socks: all(map(hung_up, socks)))  # type: ignore[misc]
     assert acceptor.handshakes == 0
