@@ -383,13 +383,13 @@ async def test_compaction(cluster: KafkaCluster, open_store: OpenStore) -> None:
         assert time.monotonic() < deadline, f"the cleaner did not come: {size()} bytes"
         await store.commit([], controller_epoch=epoch)  # rolls the segment
         await asyncio.sleep(0.5)
-    await alter_topic(cluster, store.topic, {"delete.retention.ms": "86400000"})  # what a store is opened with
+    await alter_topic(cluster, store.topic, {"delete.retention.ms": "86400000"})
     deadline = time.monotonic() + 30
     while True:
         try:
             again = await open_store()
             break
-        except StoreError as error:  # the broker that is asked has not heard of it yet
+        except StoreError as error:  # 0 is refused, and the broker that is asked may not know better yet
             assert "delete.retention.ms" in str(error) and time.monotonic() < deadline
             await asyncio.sleep(0.2)
     assert await again.tree("/") == await store.tree("/")
