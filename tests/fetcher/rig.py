@@ -136,7 +136,7 @@ class Rig:
             self._dispatch,
         )
         self.port = listener.port
-        await self.cluster.connect(timeout=5)
+        await self.cluster.connect(timeout=25)
         manager = asyncio.create_task(self.manager.run())
         try:
             yield self
@@ -288,7 +288,7 @@ def with_epoch(batch: bytes, epoch: int) -> bytes:
 
 
 async def eventually(
-    condition: Callable[[], bool], timeout: float = 30, state: Callable[[], str] = lambda: ""
+    condition: Callable[[], bool], timeout: float = 25, state: Callable[[], str] = lambda: ""
 ) -> None:
     deadline = time.monotonic() + timeout
     while not condition():

@@ -100,7 +100,7 @@ async def test_a_source_that_lost_both_its_metadata_and_records_is_refused() -> 
         async with again.running():
             again.mirror("t", source_epochs=((5, 0),))
             again.follow_on(1, logs)
-            await eventually(lambda: TP in again.events.failures, 30)
+            await eventually(lambda: TP in again.events.failures, 25)
             assert "replaced what was there" in again.events.failures[TP]
             assert (logs[0].data(), logs[0].truncations) == (before, [])
 
@@ -139,7 +139,7 @@ async def test_the_cleaner_has_taken_the_batch_before_the_place(
             again.mirror("t", source_epochs=((3, 0), (5, 10)))
             again.follow_on(1, logs)
             log = source.partition("t").log
-            await eventually(lambda: logs[0].end == log.log_end_offset or again.events.failures, 30)
+            await eventually(lambda: logs[0].end == log.log_end_offset or again.events.failures, 25)
             assert (again.events.failures, again.events.truncations) == ({}, [])
             assert logs[0].truncations == []
             assert log_start or logs[0].data().startswith(before)
@@ -165,7 +165,7 @@ async def test_what_the_cleaner_has_left_is_not_what_was_copied() -> None:
         async with again.running():
             again.mirror("t", source_epochs=((5, 0),))
             again.follow_on(1, logs)
-            await eventually(lambda: TP in again.events.failures, 30)
+            await eventually(lambda: TP in again.events.failures, 25)
             assert (
                 "replaced what was there: its batch there has offsets 24 to 25" in again.events.failures[TP]
             )

@@ -21,10 +21,10 @@ async def test_replicas_are_told_the_source_s_high_watermark_until_it_is_past_wh
             await scene.in_sync()
             copy = scene.rig.directory("t", 0)
             assert copy is not None and copy.fed_to == -1
-            await eventually(lambda: copy.high_watermark == 1, 30, scene.state)
+            await eventually(lambda: copy.high_watermark == 1, 25, scene.state)
             for _ in range(3):  # the source's other in-sync replica is slow
                 scene.part.write(acks_all=True)
-            await eventually(lambda: scene.log(1).end == scene.log(2).end == 4, 30, scene.state)
+            await eventually(lambda: scene.log(1).end == scene.log(2).end == 4, 25, scene.state)
             scene.part.partition.isr.remove(800)
             scene.part.partition.replicas.remove(800)
             scene.sync.end([TP])
@@ -38,7 +38,7 @@ async def test_replicas_are_told_the_source_s_high_watermark_until_it_is_past_wh
                     scene.source.notify()
                     return scene.log(1).high_watermark >= log.high_watermark
 
-                await eventually(told, 30, scene.state)
+                await eventually(told, 25, scene.state)
                 await asyncio.sleep(0.2)
                 assert scene.log(1).high_watermark == scene.log(2).high_watermark == high_watermark
 

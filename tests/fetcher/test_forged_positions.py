@@ -40,8 +40,8 @@ async def forged(rig: Rig, offset: int, *, version: int = 12, epoch: int = -1) -
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
     try:
         writer.write(encode_fetch_request(version, 1, "x", request))
-        size = int.from_bytes(await asyncio.wait_for(reader.readexactly(4), 30), "big")
-        return parse_fetch_response(memoryview(await asyncio.wait_for(reader.readexactly(size), 30)), version)
+        size = int.from_bytes(await asyncio.wait_for(reader.readexactly(4), 25), "big")
+        return parse_fetch_response(memoryview(await asyncio.wait_for(reader.readexactly(size), 25)), version)
     finally:
         writer.close()
 

@@ -186,7 +186,7 @@ async def test_cancelled_at_any_moment_everything_is_given_back() -> None:
                 await asyncio.sleep(chance.random() * 0.3)
             rig.manager.remove(list(rig.manager.partitions))
             gc.collect()
-            await eventually(lambda rig=rig: rig.budget.used == 0, 30)
+            await eventually(lambda rig=rig: rig.budget.used == 0, 25)
             assert rig.manager.fetchers == {}
             assert len(rig.directory) == 0
             assert [t for t in asyncio.all_tasks() if "fetcher" in repr(t.get_coro())] == []

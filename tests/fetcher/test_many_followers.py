@@ -132,7 +132,7 @@ async def test_all_followers_stall_and_memory_stays() -> None:
             await rig.settled(20)
             assert rig.budget.peak <= rig.budget.limit
         gc.collect()
-        await eventually(lambda: rig.budget.used == 0, 30)
+        await eventually(lambda: rig.budget.used == 0, 25)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ async def test_pause_and_resume() -> None:
             assert copy_lag(mirrors[0], [1]) is None
             await rig.settled()
             # The follower has it all; that it has is told by its next Fetch.
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(25):
                 while copy_lag(mirrors[0], [1]) != 0:
                     await asyncio.sleep(0.01)
 
@@ -299,7 +299,7 @@ async def test_after_a_pause_in_which_nothing_was_written_the_lag_is_known_again
                 await asyncio.sleep(pause)
                 assert copy_lag(mirror, [1]) is None
                 rig.manager.resume([mirror.tp])
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(25):
                     while copy_lag(mirror, [1]) is None:
                         await asyncio.sleep(0.01)
                 assert copy_lag(mirror, [1]) == 0
@@ -401,4 +401,4 @@ async def test_memory_held_for_a_follower_that_hangs_does_not_starve_the_others_
             )
             rig.start(healthy)
             log = next(iter(healthy.logs.values()))
-            await eventually(lambda: log.end == 4, timeout=30)
+            await eventually(lambda: log.end == 4)

@@ -32,7 +32,7 @@ async def test_the_sources_topic_is_read_and_not_the_one_of_the_mirrors_name(new
             rig.manager.add([spec])
             (log,) = rig.follow(1).logs.values()
             for _ in range(2):
-                await eventually(lambda: log.end == source.partition("t").log.log_end_offset, 30, rig.state)
+                await eventually(lambda: log.end == source.partition("t").log.log_end_offset, 25, rig.state)
                 assert log.data() == rig.expected("t", 0)
                 fill(source, 5)
             assert rig.events.failures == {}

@@ -14,10 +14,10 @@ from fetcher.source_ports import FetchLimits
 from tests.fakes.cluster import FakeCluster
 from tests.fetcher.rig import Rig, eventually
 
-POLL_MS = 2_000
+POLL_MS = 20_000
 LIMITS = FetchLimits(
     max_wait_ms=POLL_MS,
-    request_timeout=5.0,
+    request_timeout=30.0,
     reconnect_backoff=(0.02, 0.2),
     quiet_after=0.3,
     quiet_again_after=0.3,
@@ -48,7 +48,7 @@ async def divided(limits: FetchLimits = LIMITS) -> AsyncIterator[tuple[Rig, Sour
             quiet = rig.manager.fetchers.get((1, sibling_slot(0)))
             return quiet is not None and numbers(quiet) == set(range(1, COUNT))
 
-        await eventually(done, 30, rig.state)
+        await eventually(done, 25, rig.state)
         await rig.settled()
         yield rig, rig.manager.fetchers[1, 0], rig.manager.fetchers[1, sibling_slot(0)]
 
@@ -60,7 +60,7 @@ def numbers(fetcher: SourceFetcher) -> set[int]:
 async def copied_at_once(rig: Rig) -> None:
     """Without having waited for a poll to end."""
     began = time.monotonic()
-    await rig.settled(10)
+    await rig.settled()
     took = time.monotonic() - began
     assert took < POLL_MS / 4000, f"{took:.2f} s\n{rig.state()}"
 
@@ -83,7 +83,7 @@ async def test_one_that_wakes_is_not_waited_for_and_changes_over() -> None:
             rig.source.add("t", 7)
             await copied_at_once(rig)
         rig.source.add("t", 0)  # ends the busy one's poll
-        await eventually(lambda: 7 in numbers(busy) and 7 not in numbers(quiet), 30, rig.state)
+        await eventually(lambda: 7 in numbers(busy) and 7 not in numbers(quiet), 25, rig.state)
         for partition in (7, 0, 3, 7):
             rig.source.add("t", partition)
             await copied_at_once(rig)
@@ -94,7 +94,7 @@ async def test_one_that_falls_asleep_is_read_until_the_quiet_one_asks() -> None:
         rig.source.add("t", 7)
         await rig.settled()
         rig.source.add("t", 0)
-        await eventually(lambda: 7 in numbers(busy), 30, rig.state)
+        await eventually(lambda: 7 in numbers(busy), 25, rig.state)
         # Idle again and offered, but the quiet one's poll has most of its time to go.
         asked, until = quiet.requests, time.monotonic() + 3 * LIMITS.quiet_after
         while time.monotonic() < until:
@@ -107,16 +107,16 @@ async def test_one_that_falls_asleep_is_read_until_the_quiet_one_asks() -> None:
 
 
 async def test_one_that_has_woken_stays_awake_for_longer() -> None:
-    async with divided(dataclasses.replace(LIMITS, busy_partitions=1, quiet_again_after=60.0)) as (
-        rig,
-        busy,
-        quiet,
-    ):
+    poll = 2.0
+    limits = dataclasses.replace(
+        LIMITS, busy_partitions=1, quiet_again_after=60.0, max_wait_ms=int(poll * 1000)
+    )
+    async with divided(limits) as (rig, busy, quiet):
         rig.source.add("t", 7)
         await rig.settled()
         rig.source.add("t", 0)
-        await eventually(lambda: 7 in numbers(busy), 30, rig.state)
-        asked, until = quiet.requests, time.monotonic() + POLL_MS / 1000 + 3 * LIMITS.quiet_after
+        await eventually(lambda: 7 in numbers(busy), 25, rig.state)
+        asked, until = quiet.requests, time.monotonic() + poll + 3 * LIMITS.quiet_after
         while time.monotonic() < until:
             rig.source.add("t", 0)
             await rig.settled()
@@ -148,8 +148,8 @@ async def test_both_end_when_their_last_partition_goes() -> None:
         tps = [mirror.tp for mirror in rig.directory]
         rig.manager.remove([tp for tp in tps if tp.partition])
         # The quiet one stays as long as the busy one has something: its connection is there when it is wanted.
-        await eventually(lambda: not quiet.cursors, 30, rig.state)
+        await eventually(lambda: not quiet.cursors, 25, rig.state)
         await asyncio.sleep(1.0)
         assert set(rig.manager.fetchers) == {(1, 0), (1, sibling_slot(0))}
         rig.manager.remove([tp for tp in tps if not tp.partition])
-        await eventually(lambda: rig.manager.fetchers == {}, 30, rig.state)
+        await eventually(lambda: rig.manager.fetchers == {}, 25, rig.state)

@@ -65,7 +65,7 @@ async def test_random_history(seed: int, limits: FetchLimits) -> None:
             # A first batch comes whole: up to 72 kB where 32 KiB were asked for, from each of three nodes.
             assert rig.budget.peak <= rig.budget.limit + 3 * 40_000
         # An answer on its way is given back when its connection has ended, a turn of the loop later.
-        await eventually(lambda: rig.budget.used == 0, 30)
+        await eventually(lambda: rig.budget.used == 0, 25)
 
 
 async def step(chance: random.Random, source: FakeCluster, rig: Rig) -> None:

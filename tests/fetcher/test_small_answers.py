@@ -12,9 +12,13 @@ from tests.fetcher.rig import Rig, eventually
 BUSY = 1.5  # seconds
 
 
-def rig_of(source: FakeCluster, interval: float, **limits: int) -> Rig:
+def rig_of(source: FakeCluster, interval: float, *, max_wait_ms: int = 1_000, **limits: int) -> Rig:
     chosen = FetchLimits(
-        max_wait_ms=1_000, request_timeout=5.0, small_answer_interval=interval, quiet_after=60.0, **limits
+        max_wait_ms=max_wait_ms,
+        request_timeout=5.0,
+        small_answer_interval=interval,
+        quiet_after=60.0,
+        **limits,
     )
     return Rig(source, replicas=(1,), limits=chosen)
 
@@ -52,20 +56,18 @@ async def test_a_record_that_comes_alone_is_not_held_up() -> None:
     """The request that waited for it had been sent long before."""
     async with FakeCluster(1) as source:
         source.add_topic("t", 1)
-        rig = rig_of(source, 0.8)
+        rig = rig_of(source, 3.5, max_wait_ms=60_000)
         async with rig.running():
             rig.mirror("t")
             rig.follow(1)
-            source.add("t", 0)
-            await rig.settled()
-            fetches = len(source.received("fetch"))
-            await eventually(lambda: len(source.received("fetch")) > fetches, 30, rig.state)
-            await asyncio.sleep(0.85)
+            await eventually(lambda: bool(source.received("fetch")), 25, rig.state)
+            await asyncio.sleep(3.6)
+            assert len(source.received("fetch")) == 1
             began = time.monotonic()
             for _ in range(2):  # the second is asked for at once as well
                 source.add("t", 0)
                 await rig.settled()
-            assert time.monotonic() - began < 0.6
+            assert time.monotonic() - began < 3.4
 
 
 async def test_large_answers_follow_each_other_at_once() -> None:
@@ -73,12 +75,9 @@ async def test_large_answers_follow_each_other_at_once() -> None:
         source.add_topic("t", 1)
         for _ in range(1500):
             source.add("t", 0)
-        rig = rig_of(source, 0.5, partition_bytes=8 << 10, small_answer=2 << 10)
+        rig = rig_of(source, 5.0, partition_bytes=8 << 10, small_answer=2 << 10)
         async with rig.running():
-            began = time.monotonic()
             rig.mirror("t")
             rig.follow(1)
-            await rig.settled()
-            took, asked = time.monotonic() - began, len(source.received("fetch"))
-    assert asked >= 12
-    assert took < asked * 0.5 / 2
+            await rig.settled()  # which gives up before 12 intervals are over
+            assert len(source.received("fetch")) >= 12

@@ -43,7 +43,7 @@ async def test_records_that_only_consumers_get_are_read_as_one(monkeypatch: pyte
         for _ in range(5):
             scene.part.write(acks_all=False)
         async with scene.running():
-            await eventually(lambda: scene.log(1).end == scene.log(2).end == 5, 30, scene.state)
+            await eventually(lambda: scene.log(1).end == scene.log(2).end == 5, 25, scene.state)
             scene.rig.manager.pause([TP])
             await asyncio.sleep(0.3)
             for _ in range(20):
@@ -51,6 +51,6 @@ async def test_records_that_only_consumers_get_are_read_as_one(monkeypatch: pyte
             local_start = 20
             scene.rig.manager.resume([TP])
             scene.sync.follow(scene.parts)
-            await eventually(lambda: scene.log(1).end == scene.log(2).end == 25, 30, scene.state)
+            await eventually(lambda: scene.log(1).end == scene.log(2).end == 25, 25, scene.state)
             assert refused
-            await eventually(lambda: scene.part.in_sync, 30, scene.state)
+            await eventually(lambda: scene.part.in_sync, 25, scene.state)

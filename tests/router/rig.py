@@ -263,11 +263,11 @@ class Rig:
             "linker",
             topic_prefix=self.prefix,
         )
-        await self.cluster.connect(timeout=5)
+        await self.cluster.connect(timeout=25)
         self.target_cluster = Cluster(
             "target", self.target.bootstrap, _credentials(self.sasl_users), "linker"
         )
-        await self.target_cluster.connect(timeout=5)
+        await self.target_cluster.connect(timeout=25)
         self.target.requests.clear()
         self.target.counts.clear()
         ports = RouterPorts(
@@ -350,7 +350,7 @@ class Rig:
 
     async def client(self, client_id: str = "app") -> Connection:
         connection = await Connection.open(
-            "127.0.0.1", self.listener.port, ClientSecurity.plaintext(), client_id=client_id, timeout=5
+            "127.0.0.1", self.listener.port, ClientSecurity.plaintext(), client_id=client_id, timeout=25
         )
         self.clients.append(connection)
         return connection
@@ -449,7 +449,20 @@ class Producer:
         return done
 
 
-async def eventually(condition: Callable[[], bool], timeout: float = 30) -> None:
+def held_produce(cluster: FakeCluster) -> asyncio.Event:
+    """The cluster begins with the next Produce once this is set."""
+    go_on, handle = asyncio.Event(), cluster.handlers["produce"]
+
+    async def held(broker: Any, request: Any) -> Any:
+        cluster.handlers["produce"] = handle
+        await go_on.wait()
+        return await handle(broker, request)
+
+    cluster.handlers["produce"] = held
+    return go_on
+
+
+async def eventually(condition: Callable[[], bool], timeout: float = 25) -> None:
     deadline = asyncio.get_running_loop().time() + timeout
     while not condition():
         if asyncio.get_running_loop().time() > deadline:

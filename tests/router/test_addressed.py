@@ -471,7 +471,7 @@ async def test_what_is_for_controllers_ends_the_connection() -> None:
         with pytest.raises(ConnectionLost):
             await call(client, "allocate_producer_ids", {"broker_id": 1, "broker_epoch": 1})
         assert not rig.target.counts["allocate_producer_ids"]
-        await asyncio.wait_for(client.closed_event.wait(), 30)
+        await asyncio.wait_for(client.closed_event.wait(), 25)
 
 
 async def test_a_broker_that_says_nothing_does_not_hold_the_client_for_ever() -> None:

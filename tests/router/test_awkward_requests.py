@@ -33,7 +33,7 @@ async def test_a_topic_without_partitions_in_front(batches: int) -> None:
         )
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         connection.channel.send(correlation_id, request, answered.set_result)
-        reply = await asyncio.wait_for(answered, 30)
+        reply = await asyncio.wait_for(answered, 25)
         response = parse_produce_response(reply, 9)
         assert [(key, [one.error for one in results]) for key, results in response.topics] == [
             ("audit", []),
@@ -65,7 +65,7 @@ async def test_what_waits_behind_an_answer_does_not_keep_its_bytes() -> None:
         connection = await rig.client()
         producer = Producer(connection, rig)
         await producer.send(0, 1)
-        await rig.router.fence([TP0], timeout=5)
+        await rig.router.fence([TP0], timeout=25)
         held = producer.send(0)
         behind = producer.send(1, records=build_batch(1, value_size=300_000))
         await eventually(lambda: len(rig.values(index=1)) == 2)
@@ -85,7 +85,7 @@ async def test_a_request_that_comes_in_while_lanes_are_pumped_does_not_overtake(
         rig.listener.limits = ListenerLimits(max_pipelined=2)
         producer = Producer(await rig.client(), rig, producer_id=5)
         await producer.send(1)
-        await rig.router.fence([TP0, TP1], timeout=5)
+        await rig.router.fence([TP0, TP1], timeout=25)
         refused, first, second = producer.send(0), producer.send(1), producer.send(1)
         (server,) = rig.listener.connections
         await eventually(lambda: len(server._open) == 2 and bool(server._backlog))
@@ -113,7 +113,7 @@ async def test_a_partition_that_is_named_twice(version: int, apart: bool) -> Non
         request = encode_produce_request(version, correlation_id, "app", None, -1, 30_000, topics)
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         connection.channel.send(correlation_id, request, answered.set_result)
-        reply = await asyncio.wait_for(answered, 30)
+        reply = await asyncio.wait_for(answered, 25)
         response = parse_produce_response(reply, version)
         told = [(one.index, one.error) for _, results in response.topics for one in results]
         assert told == [(0, 42), (1, 42), (0, 42)]

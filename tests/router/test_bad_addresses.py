@@ -24,11 +24,11 @@ async def test_writes_go_on_beside_a_leader_with_a_bad_name_and_to_it_when_it_is
         good_name, bad.host = bad.host, BAD_NAME
         await rig.cluster.refresh(["orders"], timeout=5)
         late = Producer(await rig.client(), rig).send(1, timeout_ms=30_000)
-        (answer,) = await asyncio.wait_for(Producer(await rig.client(), rig).send(0, timeout_ms=1000), 30)
+        (answer,) = await asyncio.wait_for(Producer(await rig.client(), rig).send(0, timeout_ms=1000), 25)
         assert answer.error == 0
         assert not late.done()
         bad.host = good_name
-        (answer,) = await asyncio.wait_for(late, 30)
+        (answer,) = await asyncio.wait_for(late, 25)
         assert answer.error == 0
 
 
@@ -76,7 +76,7 @@ async def test_a_bug_in_opening_a_route_is_seen_and_the_next_attempt_is_made(
             return await opens(node)
 
         monkeypatch.setattr(rig.cluster, "open_connection", breaks_once)
-        (answer,) = await asyncio.wait_for(producer.send(0), 30)
+        (answer,) = await asyncio.wait_for(producer.send(0), 25)
         assert answer.error == 0
         assert [type(seen["exception"]) for seen in rig.loop_errors] == [KeyError]
         rig.loop_errors.clear()

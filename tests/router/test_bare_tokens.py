@@ -41,7 +41,7 @@ class OldClient:
 
     async def bare(self, token: bytes) -> bytes:
         self._writer.write(struct.pack(">i", len(token)) + token)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(25):
             (size,) = struct.unpack(">i", await self._reader.readexactly(4))
             return await self._reader.readexactly(size)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable
+from functools import partial
 
 import pytest
 
 from router.ports import RouterLimits
-from tests.router.rig import E0, Producer, Rig, ScriptedLease, eventually
+from tests.router.rig import E0, Producer, Rig, ScriptedLease, eventually, held_produce
 from wire.frames.produce import ProduceResult
 from wire.frames.types import TopicPartition
 
@@ -20,7 +21,7 @@ async def handed_over(rig: Rig, tps: Iterable[TopicPartition] = (TP0,), *, leade
     """Fenced, and a real broker leads."""
     tps = list(tps)
     rig.router.expect_hand_over(tps)
-    await rig.router.fence(tps, timeout=5)
+    await rig.router.fence(tps, timeout=25)
     for tp in tps:
         rig.hand_over(tp.topic, tp.partition, leader)
 
@@ -41,10 +42,19 @@ async def three_held() -> AsyncIterator[tuple[Rig, Producer, list[asyncio.Future
     async with Rig() as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)
         await producer.send(0)
-        await rig.router.fence([TP0], timeout=5)
+        await rig.router.fence([TP0], timeout=25)
         held = [producer.send(0) for _ in range(3)]
         await eventually(lambda: rig.router.stats.produce_requests == 4)
         yield rig, producer, held
+
+
+@pytest.fixture
+def _no_last_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("router.produce.routes._LAST_WAIT", 60.0)
+
+
+#: A connection that does not come is not what gives batches back.
+waits_for_no_connection = pytest.mark.usefixtures("_no_last_wait")
 
 
 def sent_to_source(rig: Rig) -> int:
@@ -56,7 +66,7 @@ async def test_what_was_held_is_acknowledged_by_the_new_leader(version: int) -> 
     async with Rig() as rig:
         producer = Producer(await rig.client(), rig, producer_id=5, version=version)
         await producer.send(0)
-        await rig.router.fence([TP0], timeout=5)
+        await rig.router.fence([TP0], timeout=25)
         held = [producer.send(0) for _ in range(3)]
         await asyncio.sleep(0.02)
         rig.hand_over("orders", 0, 1)
@@ -100,19 +110,20 @@ async def test_what_is_carried_when_clients_are_sent_away_is_answered_first() ->
 
 async def test_when_all_have_their_answers() -> None:
     async with three_held() as (rig, _producer, held):
-        rig.target.inject("produce", delay=0.2, times=1)
+        answer = held_produce(rig.target)
         rig.hand_over("orders", 0, 1)
         rig.router.carry([TP0])
         waiting = asyncio.create_task(rig.router.answered([TP0, TP1], timeout=60))
         await eventually(lambda: rig.target.counts["produce"] >= 1)
         assert not waiting.done()
-        await asyncio.wait_for(waiting, 30)
+        answer.set()
+        await asyncio.wait_for(waiting, 25)
         assert all(one.done() for one in held)
 
 
 async def test_who_has_no_answer_is_not_waited_for_longer_than_asked() -> None:
     async with three_held() as (rig, _producer, held):
-        await asyncio.wait_for(rig.router.answered([TP1], timeout=60), 30)  # nobody waits there
+        await asyncio.wait_for(rig.router.answered([TP1], timeout=60), 25)  # nobody waits there
         began = asyncio.get_running_loop().time()
         await rig.router.answered([TP0], timeout=0.2)
         assert 0.2 <= asyncio.get_running_loop().time() - began < 10
@@ -125,7 +136,7 @@ async def test_a_new_leader_that_does_not_know_yet_is_asked_again_in_order() -> 
     async with Rig() as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)
         await producer.send(0)
-        await rig.router.fence([TP0], timeout=5)
+        await rig.router.fence([TP0], timeout=25)
         held = [producer.send(0) for _ in range(3)]
         rig.hand_over("orders", 0, 1)
         rig.target.inject("produce", error=6, times=2)
@@ -134,6 +145,7 @@ async def test_a_new_leader_that_does_not_know_yet_is_asked_again_in_order() -> 
         assert rig.values() == [(5, n) for n in range(4)]
 
 
+@waits_for_no_connection
 async def test_what_would_have_to_be_sent_again_later_goes_back_to_its_client() -> None:
     async with led_by_a_real_broker() as (rig, producer):
         rig.router.carry([TP0])
@@ -141,7 +153,7 @@ async def test_what_would_have_to_be_sent_again_later_goes_back_to_its_client() 
         under_way = producer.send(0)
         await eventually(lambda: rig.target.counts["produce"] == 1)
         rig.router.carried_enough([TP0])
-        assert (await asyncio.wait_for(under_way, 30))[0].error == 6
+        assert (await asyncio.wait_for(under_way, 25))[0].error == 6
         assert rig.router.hub.budget.used == 0
 
 
@@ -155,6 +167,7 @@ async def test_what_was_held_is_brought_to_its_end_when_clients_are_sent_away_at
         assert rig.router.hub.budget.used == 0
 
 
+@waits_for_no_connection
 async def test_a_new_leader_that_cannot_be_reached_is_for_clients_to_look_for() -> None:
     async with three_held() as (rig, _producer, held):
         rig.hand_over("orders", 0, 2)
@@ -163,24 +176,24 @@ async def test_a_new_leader_that_cannot_be_reached_is_for_clients_to_look_for() 
         await asyncio.sleep(0.05)
         assert not any(one.done() for one in held)
         rig.router.carried_enough([TP0])
-        assert [r[0].error for r in await asyncio.wait_for(asyncio.gather(*held), 30)] == [6, 6, 6]
+        assert [r[0].error for r in await asyncio.wait_for(asyncio.gather(*held), 25)] == [6, 6, 6]
 
 
 async def test_a_new_leader_that_does_not_accept_a_connection_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("router.produce.routes._LAST_WAIT", 0.2)
-    async with Rig() as rig:
+    async with Rig(limits=RouterLimits(settle_grace=0.3, backoff_min=0.01, connect_timeout=60.0)) as rig:
+        monkeypatch.setattr(rig.target_cluster, "open_connection", partial(asyncio.sleep, 60))
         producer = Producer(await rig.client(), rig, producer_id=5)
         await producer.send(0)
-        rig.target.inject("api_versions", node=1, delay=60, times=None)
-        await rig.router.fence([TP0], timeout=5)
+        await rig.router.fence([TP0], timeout=25)
         held = [producer.send(0) for _ in range(3)]
         await asyncio.sleep(0.02)
         rig.hand_over("orders", 0, 1)
         rig.router.carry([TP0])
         rig.router.carried_enough([TP0])
-        assert [r[0].error for r in await asyncio.wait_for(asyncio.gather(*held), 30)] == [6, 6, 6]
+        assert [r[0].error for r in await asyncio.wait_for(asyncio.gather(*held), 25)] == [6, 6, 6]
         assert rig.router.hub.budget.used == 0
 
 
@@ -196,13 +209,14 @@ async def test_ways_to_those_who_will_lead_are_open_before_the_hand_over() -> No
         await bystander.send(1)
         before = open_at_target(rig)
         rig.router.expect_hand_over([TP0])
-        await rig.router.fence([TP0], timeout=5)
+        await rig.router.fence([TP0], timeout=25)
         await eventually(lambda: open_at_target(rig) == before + 1)
         rig.router.unfence([TP0])
         assert (await producer.send(0))[0].error == 0
         assert rig.target.counts["produce"] == 0
 
 
+@waits_for_no_connection
 async def test_the_same_after_the_state_has_told_of_it_again() -> None:
     async with led_by_a_real_broker() as (rig, producer):
         rig.router.carry([TP0])
@@ -212,7 +226,7 @@ async def test_the_same_after_the_state_has_told_of_it_again() -> None:
         rig.router.carried_enough([TP0])
         rig.router.led_elsewhere([TP0])
         rig.router.handed_over([TP0])
-        assert (await asyncio.wait_for(under_way, 30))[0].error == 6
+        assert (await asyncio.wait_for(under_way, 25))[0].error == 6
 
 
 async def test_a_source_that_is_given_up_takes_nothing_from_what_is_carried() -> None:
@@ -234,7 +248,7 @@ async def test_producers_that_want_no_answer_are_cut_off_once_for_all_their_part
         connection = await rig.client()
         producer = Producer(connection, rig)
         await producer.send(0, 1)
-        await rig.router.fence([TP0, TP1], timeout=5)
+        await rig.router.fence([TP0, TP1], timeout=25)
         for index in (0, 1):
             producer.send(index, acks=0)
         await eventually(lambda: rig.router.hub.budget.used > 0)
@@ -270,7 +284,7 @@ async def test_partitions_of_one_request_with_several_new_leaders() -> None:
     async with Rig() as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)
         await producer.send(0, 1)
-        await rig.router.fence([TP0, TP1], timeout=5)
+        await rig.router.fence([TP0, TP1], timeout=25)
         held = producer.send(1, 0)
         rig.hand_over("orders", 0, 1)
         rig.hand_over("orders", 1, 2)
@@ -286,7 +300,7 @@ async def test_no_lease_is_needed_where_real_brokers_decide() -> None:
     async with Rig(lease=lease) as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)
         await producer.send(0)
-        await rig.router.fence([TP0], timeout=5)
+        await rig.router.fence([TP0], timeout=25)
         held = producer.send(0)
         await asyncio.sleep(0.02)
         rig.hand_over("orders", 0, 1)
@@ -324,11 +338,11 @@ async def test_nothing_is_carried_to_a_link_broker() -> None:
     async with Rig() as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)
         await producer.send(0)
-        await rig.router.fence([TP0], timeout=5)
+        await rig.router.fence([TP0], timeout=25)
         held = producer.send(0)
         await asyncio.sleep(0.02)
         rig.router.carry([TP0])  # our own copy of the metadata log has us as its leader still
-        assert (await asyncio.wait_for(held, 30))[0].error == 6
+        assert (await asyncio.wait_for(held, 25))[0].error == 6
         assert rig.target.counts["produce"] == 0
 
 
@@ -336,7 +350,7 @@ async def test_a_target_that_refuses_the_sidecar_is_asked_once() -> None:
     async with Rig() as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)
         await producer.send(0, 1)
-        await rig.router.fence([TP0, TP1], timeout=5)
+        await rig.router.fence([TP0, TP1], timeout=25)
         held = [producer.send(0) for _ in range(3)]
         rig.hand_over("orders", 0, 1)
         rig.hand_over("orders", 1, 1)

@@ -65,13 +65,13 @@ class Story:
         await asyncio.sleep(0.3)
         rig.source.inject("produce", close_after=0)
         await asyncio.sleep(0.3)
-        await rig.router.fence([TP0], timeout=5)
+        await rig.router.fence([TP0], timeout=25)
         await asyncio.sleep(0.3)
         rig.router.unfence([TP0])
         await asyncio.sleep(0.3)
         rig.source.move_leader("orders", 0, 1)
         await asyncio.sleep(0.3)
-        await rig.router.fence([TP0], timeout=5)
+        await rig.router.fence([TP0], timeout=25)
         self.hand_over()
         if self.carried:
             rig.router.carry([TP0])
@@ -105,7 +105,7 @@ async def check(produce: Application, *, carried: bool) -> None:
             await Story(rig, carried=carried).run()
         finally:
             stop.set()
-            await asyncio.wait_for(application, 30)
+            await asyncio.wait_for(application, 25)
         assert seen["errors"] == []
         assert len(seen["acked"]) == seen["sent"] > 50
         assert (rig.router.stats.links["east"].carried > 0) == carried
@@ -157,7 +157,7 @@ async def _aiokafka(bootstrap: str, stop: threading.Event, seen: dict[str, Any])
             await asyncio.sleep(0.002)
         for future, value in waiting:
             try:
-                seen["acked"][value] = (await asyncio.wait_for(future, 30)).offset
+                seen["acked"][value] = (await asyncio.wait_for(future, 25)).offset
             except Exception as error:
                 seen["errors"].append(repr(error))
     finally:

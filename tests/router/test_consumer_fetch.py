@@ -128,7 +128,8 @@ async def test_from_memory_without_asking_the_source() -> None:
         assert rig.source.counts["fetch"] == 0
 
 
-async def test_waits_at_the_tail_until_data_comes() -> None:
+async def test_waits_at_the_tail_until_data_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("router.fetch.session._LOOK_AGAIN", 60.0)
     async with Rig() as rig:
         log = log_of(rig)
         log.append(3)
@@ -137,7 +138,7 @@ async def test_waits_at_the_tail_until_data_comes() -> None:
         waiting = fetch(client, rig, {0: 3}, max_wait_ms=60_000)
         await eventually(lambda: bool(log.listeners))
         log.append(1)
-        answer = await asyncio.wait_for(waiting, 30)
+        answer = await asyncio.wait_for(waiting, 25)
         assert [offset for offset, _ in answer.values()] == [3]
         assert not log.listeners
 
@@ -145,18 +146,19 @@ async def test_waits_at_the_tail_until_data_comes() -> None:
 async def test_empty_answer_when_the_wait_is_over() -> None:
     async with Rig() as rig:
         log_of(rig)
-        answer = await asyncio.wait_for(fetch(await rig.client(), rig, {0: 0}, max_wait_ms=50), 30)
+        answer = await asyncio.wait_for(fetch(await rig.client(), rig, {0: 0}, max_wait_ms=50), 25)
         assert (answer.partitions[0].error, answer.records()) == (0, b"")
 
 
-async def test_min_bytes_waits_for_more() -> None:
+async def test_min_bytes_waits_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("router.fetch.session._LOOK_AGAIN", 60.0)
     async with Rig() as rig:
         log = log_of(rig)
         log.append(1)
         waiting = fetch(await rig.client(), rig, {0: 0}, max_wait_ms=60_000, min_bytes=150)
         await eventually(lambda: bool(log.listeners))
         log.append(1)
-        answer = await asyncio.wait_for(waiting, 30)
+        answer = await asyncio.wait_for(waiting, 25)
         assert [offset for offset, _ in answer.values()] == [0, 1]
 
 
@@ -275,7 +277,7 @@ async def test_source_away_gives_empty_answers_and_then_data() -> None:
         client = await rig.client()
         await fetch(client, rig, {0: 0})
         await rig.source.brokers[1].stop()
-        answer = await asyncio.wait_for(fetch(client, rig, {0: 0}, max_wait_ms=100), 30)
+        answer = await asyncio.wait_for(fetch(client, rig, {0: 0}, max_wait_ms=100), 25)
         assert (answer.partitions[0].error, answer.values()) == (0, [])
         await rig.source.brokers[1].start()
         for _ in range(50):
@@ -334,7 +336,7 @@ async def test_what_the_source_answers_after_the_hand_over_is_of_another_log() -
         asked = rig.source.counts["fetch"]
         reading = fetch(client, rig, {0: 0}, isolation_level=1)
         await eventually(lambda: rig.source.counts["fetch"] > asked)
-        await rig.router.fence([TP0], timeout=5)
+        await rig.router.fence([TP0], timeout=25)
         rig.hand_over("orders", 0, leader=2)
         rig.router.handed_over([TP0])
         answer = await reading
@@ -356,7 +358,7 @@ async def test_ends_that_the_source_tells_after_the_hand_over_are_of_another_log
             )
         )
         await eventually(lambda: rig.source.counts["list_offsets"] == 1)
-        await rig.router.fence([TP0], timeout=5)
+        await rig.router.fence([TP0], timeout=25)
         rig.hand_over("orders", 0, leader=2)
         rig.router.handed_over([TP0])
         (topic,) = (await asking).topics
@@ -364,26 +366,29 @@ async def test_ends_that_the_source_tells_after_the_hand_over_are_of_another_log
 
 
 @pytest.mark.parametrize("api", ["list_offsets", "offset_for_leader_epoch"])
-async def test_a_source_that_does_not_answer_keeps_nobody_from_the_new_leader(api: str) -> None:
+async def test_a_source_that_does_not_answer_keeps_nobody_from_the_new_leader(
+    api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """librdkafka reads a partition on when its position was judged: by the leader that it had asked, at a failover."""
+    monkeypatch.setattr("router.offsets.TIMEOUT", 60.0)
     async with Rig() as rig:
         client = await rig.client()
-        rig.source.inject("list_offsets", delay=30)
+        rig.source.inject("list_offsets", delay=60)
         if api == "list_offsets":
             asked = [{"partition_index": index, "timestamp": -1} for index in range(2)]
             topic = {"name": "orders", "partitions": asked}
         else:
             asked = [{"partition": index, "leader_epoch": 0} for index in range(2)]
             topic = {"topic": "orders", "partitions": asked}
-        asking = asyncio.ensure_future(client.call(api, {"replica_id": -1, "topics": [topic]}, timeout=5))
+        asking = asyncio.ensure_future(client.call(api, {"replica_id": -1, "topics": [topic]}, timeout=30))
         await eventually(lambda: rig.source.counts["list_offsets"] >= 1)
         for tp in (TP0, TopicPartition("orders", 1)):
             await asyncio.sleep(0.15)
             assert not asking.done(), "the source may still tell of the other partition"
-            await rig.router.fence([tp], timeout=5)
+            await rig.router.fence([tp], timeout=25)
             rig.hand_over("orders", tp.partition, leader=2)
             rig.router.handed_over([tp])
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(25):
             (told,) = (await asking).topics
         assert {int(one.error_code) for one in told.partitions} == {6}
 
@@ -515,7 +520,7 @@ async def test_end_of_memory_that_is_not_the_end_of_the_log_is_read_from_the_sou
         rig.source.add("orders", 0, 2)
         rig.source.add("orders", 0, 3)
         log.high_watermark = 5
-        answer = await asyncio.wait_for(fetch(await rig.client(), rig, {0: 2}, max_wait_ms=60_000), 30)
+        answer = await asyncio.wait_for(fetch(await rig.client(), rig, {0: 2}, max_wait_ms=60_000), 25)
         assert [offset for offset, _ in answer.values()] == [2, 3, 4]
 
 
@@ -545,7 +550,7 @@ async def test_a_first_fetch_of_many_entries_takes_time_in_proportion(
         monkeypatch.setattr(Part, "__eq__", compare)
         number = client.next_correlation_id()
         client.channel.send(number, [encode_fetch_request(17, number, "app", request)], done.set_result)
-        answer = parse_fetch_response(await asyncio.wait_for(done, 30), 17)
+        answer = parse_fetch_response(await asyncio.wait_for(done, 25), 17)
         assert len(answer.partitions) == count
         assert compared < 10 * count
 

@@ -70,7 +70,7 @@ async def ended(rig: Rig, frame: bytes) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.listener.port)
     try:
         writer.write(len(frame).to_bytes(4, "big") + frame)
-        assert await asyncio.wait_for(reader.read(), 30) == b""
+        assert await asyncio.wait_for(reader.read(), 25) == b""
     finally:
         writer.close()
 
@@ -198,7 +198,7 @@ async def test_a_fetch_that_waits_costs_nothing_while_it_waits() -> None:
         frame = fetch_frame(rig, 20_000, max_wait_ms=2**31 - 1, min_bytes=1)
         waiting = [asyncio.ensure_future(_asked(await rig.client(), frame)) for _ in range(5)]
         await ping(client)
-        await eventually(lambda: len(log.listeners) == 5, timeout=30)
+        await eventually(lambda: len(log.listeners) == 5)
         await asyncio.sleep(0.2)
         fetches = [session_of(one).fetch._fetch for one in rig.listener.connections]
         parked = [one for one in fetches if one is not None]
@@ -227,7 +227,7 @@ async def test_a_fetch_of_thousands_of_partitions_is_looked_at_less_often() -> N
         )
         frame = bytes(encode_fetch_request(12, 7, "app", request))[4:]
         waiting = asyncio.ensure_future(_asked(client, frame))
-        await eventually(lambda: len(logs[0].listeners) == 1, timeout=30)
+        await eventually(lambda: len(logs[0].listeners) == 1)
         await asyncio.sleep(0.5)
         started = time.process_time()
         for _ in range(200):
@@ -274,7 +274,7 @@ async def test_api_versions_again_and_again() -> None:
             for _ in range(count):
                 writer.write(framed)
             for _ in range(count):
-                size = int.from_bytes(await asyncio.wait_for(reader.readexactly(4), 30), "big")
+                size = int.from_bytes(await asyncio.wait_for(reader.readexactly(4), 25), "big")
                 answers.add(await reader.readexactly(size))
             return answers
 

@@ -68,7 +68,7 @@ async def test_a_version_of_api_versions_that_is_not_known_yet() -> None:
         frame[2:4] = (5).to_bytes(2, "big")
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         client.channel.send(99, [len(frame).to_bytes(4, "big"), bytes(frame)], answered.set_result)
-        answer = codec.decode_response("api_versions", 0, await asyncio.wait_for(answered, 30))
+        answer = codec.decode_response("api_versions", 0, await asyncio.wait_for(answered, 25))
         assert int(answer.error_code) == 35
         assert [(key.api_key, key.min_version, key.max_version) for key in answer.api_keys] == [(18, 0, 4)]
         await client.call("api_versions", {}, timeout=5, version=0)
@@ -107,7 +107,7 @@ async def test_death_of_the_upstream_with_an_answer_owed_closes_the_client() -> 
             await broker.disconnect_all()
         with pytest.raises(ConnectionLost):
             await owed
-        await asyncio.wait_for(client.closed_event.wait(), 30)
+        await asyncio.wait_for(client.closed_event.wait(), 25)
 
 
 async def test_a_login_ends_with_the_upstream() -> None:
@@ -121,7 +121,7 @@ async def test_a_login_ends_with_the_upstream() -> None:
         )
         for broker in rig.target.brokers.values():
             await broker.disconnect_all()
-        await asyncio.wait_for(client.closed_event.wait(), 30)
+        await asyncio.wait_for(client.closed_event.wait(), 25)
 
 
 async def test_no_real_broker_alive_closes_the_client() -> None:
@@ -236,7 +236,7 @@ async def test_garbage_on_the_listener_leaves_others_alone() -> None:
         ):
             reader, writer = await asyncio.open_connection("127.0.0.1", rig.listener.port)
             writer.write(junk)
-            assert await asyncio.wait_for(reader.read(), 30) == b""
+            assert await asyncio.wait_for(reader.read(), 25) == b""
             writer.close()
         assert (await Producer(good, rig).send(0))[0].error == 0
 
@@ -249,7 +249,7 @@ async def test_byte_at_a_time() -> None:
             writer.write(bytes([byte]))
             await writer.drain()
             await asyncio.sleep(0)
-        size = int.from_bytes(await asyncio.wait_for(reader.readexactly(4), 30), "big")
+        size = int.from_bytes(await asyncio.wait_for(reader.readexactly(4), 25), "big")
         assert (await reader.readexactly(size))[:4] == (5).to_bytes(4, "big")
         writer.close()
 
@@ -292,15 +292,18 @@ async def test_a_client_whose_deadlines_cannot_be_kept_harms_no_other() -> None:
         rig.loop_errors.clear()
 
 
-async def test_a_broker_that_does_not_say_what_the_client_may_do_is_given_up() -> None:
+async def test_a_broker_that_does_not_say_what_the_client_may_do_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It takes bytes and answers nothing; every later write of the connection would wait behind that question."""
+    monkeypatch.setattr("router.passthrough._PATIENCE", 60.0)
     async with Rig(limits=RouterLimits(upstream_timeout=0.2)) as rig:
         client = await rig.client()
         await client.call("metadata", {"topics": []}, timeout=5)
         rig.target.inject("metadata", drop=True, times=None)
         producer = Producer(client, rig)
         with pytest.raises(ConnectionLost):
-            await asyncio.wait_for(producer.send(0), 30)
+            await asyncio.wait_for(producer.send(0), 25)
         rig.target.clear_faults()
         assert (await Producer(await rig.client(), rig).send(0))[0].error == 0
 
@@ -312,7 +315,7 @@ async def test_a_broker_that_is_at_work_for_the_client_has_time() -> None:
         rig.target.inject("describe_cluster", delay=0.5)
         rig.target.inject("metadata", delay=0.3, times=1)  # one after the other, as on a real one
         slow = asyncio.ensure_future(client.call("describe_cluster", {}, timeout=5))
-        assert (await asyncio.wait_for(Producer(client, rig).send(0), 30))[0].error == 0
+        assert (await asyncio.wait_for(Producer(client, rig).send(0), 25))[0].error == 0
         await slow
 
 

@@ -67,7 +67,7 @@ async def told(story: Story, limits: RouterLimits = LIMITS, **options: Any) -> d
     async with Rig(limits=limits, **options) as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)
         assert (await producer.send(0))[0].error == 0
-        return Told(rig, await asyncio.wait_for(story(rig, producer), 30)).seen
+        return Told(rig, await asyncio.wait_for(story(rig, producer), 25)).seen
 
 
 async def twice(story: Story, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[object, Ways]:
@@ -187,7 +187,7 @@ async def no_lease(rig: Rig, producer: Producer) -> object:
 
 
 async def fenced(rig: Rig, producer: Producer) -> object:
-    await rig.router.fence([TP0], timeout=2)
+    await rig.router.fence([TP0], timeout=25)
     held = producer.send(0)
     await asyncio.sleep(0.05)
     assert not held.done()
@@ -196,7 +196,7 @@ async def fenced(rig: Rig, producer: Producer) -> object:
 
 
 async def handed_over(rig: Rig, producer: Producer) -> object:
-    await rig.router.fence([TP0], timeout=2)
+    await rig.router.fence([TP0], timeout=25)
     rig.router.handed_over([TP0])
     return codes(await producer.send(0))
 
@@ -337,7 +337,7 @@ async def test_the_new_leader_is_written_to_while_clients_do_not_know_it(
 
     async def story(rig: Rig, producer: Producer) -> object:
         rig.router.expect_hand_over([TP0])
-        await rig.router.fence([TP0], timeout=5)
+        await rig.router.fence([TP0], timeout=25)
         rig.hand_over("orders", 0, 1)
         rig.router.carry([TP0])
         rig.directory.mirrors["orders"].partitions[0].leading = True

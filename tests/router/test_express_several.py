@@ -196,14 +196,14 @@ async def one_not_forwarding(rig: Rig, producer: Producer) -> object:
 
 async def one_handed_over(rig: Rig, producer: Producer) -> object:
     tps = [TopicPartition("orders", 1)]
-    await rig.router.fence(tps, timeout=2)
+    await rig.router.fence(tps, timeout=25)
     rig.router.handed_over(tps)
     return codes(await producer.send(*ALL))
 
 
 async def one_fenced(rig: Rig, producer: Producer) -> object:
     tps = [TopicPartition("orders", 3)]
-    await rig.router.fence(tps, timeout=2)
+    await rig.router.fence(tps, timeout=25)
     held = producer.send(*ALL)
     await asyncio.sleep(0.05)
     assert not held.done()
@@ -344,7 +344,7 @@ async def test_a_fence_waits_for_what_is_in_flight(monkeypatch: pytest.MonkeyPat
     async def story(rig: Rig, producer: Producer) -> object:
         pending = await under_way(rig, producer)
         tps = [TopicPartition("orders", index) for index in ALL]
-        await rig.router.fence(tps, timeout=3)
+        await rig.router.fence(tps, timeout=25)
         assert not any(lane.in_flight for tp in tps for lane in rig.router.hub.fences.lanes(tp))
         rig.router.unfence(tps)
         return codes(await pending)

@@ -87,7 +87,7 @@ class Story:
                     max_wait_ms=rng.choice([0, 20, 200, 2000]),
                     min_bytes=rng.choice([0, 1, 1, 1, 1000]),
                 ),
-                5,
+                25,
             )
             for index in asked:
                 part = answer.partitions[index]

@@ -74,7 +74,8 @@ async def copies() -> AsyncIterator[tuple[Rig, PartitionCopy, LinkFetcher]]:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_consumer_at_the_end_costs_the_source_nothing() -> None:
+async def test_a_consumer_at_the_end_costs_the_source_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("router.fetch.session._LOOK_AGAIN", 60.0)
     async with copies() as (rig, mirror, _):
         client = await rig.client()
         offset = 3
@@ -82,7 +83,7 @@ async def test_a_consumer_at_the_end_costs_the_source_nothing() -> None:
             waiting = fetch(client, rig, {0: offset}, max_wait_ms=60_000)
             await eventually(lambda: len(mirror.listeners) > 0)
             rig.source.add("orders", 0, 2)
-            answer = await asyncio.wait_for(waiting, 30)
+            answer = await asyncio.wait_for(waiting, 25)
             assert [at for at, _ in answer.values()] == [offset, offset + 1]
             assert {batch.leader_epoch for batch in parse_batches(answer.records())} == {E0}
             assert answer.partitions[0].high_watermark == offset + 2
@@ -90,7 +91,10 @@ async def test_a_consumer_at_the_end_costs_the_source_nothing() -> None:
         assert asked_by_clients(rig) == 0
 
 
-async def test_what_was_let_go_is_read_from_the_source_and_the_end_in_memory_again() -> None:
+async def test_what_was_let_go_is_read_from_the_source_and_the_end_in_memory_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("router.fetch.session._LOOK_AGAIN", 60.0)
     async with copies() as (rig, mirror, _):
         client = await rig.client()
         await eventually(lambda: mirror.read(0, 100) is None)  # the follower has it, and has said so
@@ -99,7 +103,7 @@ async def test_what_was_let_go_is_read_from_the_source_and_the_end_in_memory_aga
         waiting = fetch(client, rig, {0: 3}, max_wait_ms=60_000)
         await eventually(lambda: len(mirror.listeners) > 0)
         rig.source.add("orders", 0, 1)
-        assert len((await waiting).values()) == 1
+        assert len((await asyncio.wait_for(waiting, 25)).values()) == 1
         assert asked_by_clients(rig) == 1
 
 
@@ -112,7 +116,7 @@ async def test_a_removed_copy_sends_its_readers_to_the_new_leader(monkeypatch: p
         rig.hand_over("orders", 0, leader=2)
         rig.router.handed_over([tp])
         manager.remove([tp])
-        part = (await asyncio.wait_for(waiting, 30)).partitions[0]
+        part = (await asyncio.wait_for(waiting, 25)).partitions[0]
         assert (part.error, part.current_leader) == (6, (2, E0 + 1))
 
 
@@ -124,6 +128,6 @@ async def test_a_copy_that_hangs_does_not_hold_up_its_readers() -> None:
         for offset in (3, 4):  # the first may come with what was asked before
             await asyncio.sleep(0.1)
             rig.source.add("orders", 0, 1)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(25):
                 while not (await fetch(client, rig, {0: offset}, max_wait_ms=500)).values():
                     pass

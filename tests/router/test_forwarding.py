@@ -11,7 +11,7 @@ from router.ports import RouterLimits
 from router.produce.forwarding import FenceTimeout
 from router.produce.session import ProduceJob
 from tests.fakes.batches import build_batch, parse_batches
-from tests.router.rig import E0, Producer, Rig, eventually
+from tests.router.rig import E0, Producer, Rig, eventually, held_produce
 from wire.errors import ConnectionLost
 from wire.frames.types import TopicPartition
 
@@ -180,7 +180,7 @@ async def test_acks_0_with_an_error_closes_the_connection() -> None:
     async with Rig() as rig:
         connection = await rig.client()
         Producer(connection, rig).send(0, acks=0, transactional=True)
-        await asyncio.wait_for(connection.closed_event.wait(), 30)
+        await asyncio.wait_for(connection.closed_event.wait(), 25)
 
 
 async def test_transactional_batch_waits_for_promote_at_the_client() -> None:
@@ -195,7 +195,7 @@ async def test_a_failed_mirror_is_told_at_once_and_in_words() -> None:
         partition = rig.directory.mirrors["orders"].partitions[0]
         partition.forwarding, partition.refusing = False, "the mirror of orders-0 has failed"
         producer = Producer(await rig.client(), rig)
-        first, second = await asyncio.wait_for(producer.send(0, 1), 30)
+        first, second = await asyncio.wait_for(producer.send(0, 1), 25)
         assert (first.error, first.error_message) == (19, "the mirror of orders-0 has failed")
         assert (second.error, second.error_message) == (0, None)
 
@@ -205,7 +205,7 @@ async def test_a_read_only_mirror_refuses_for_good_and_in_words() -> None:
         partition = rig.directory.mirrors["orders"].partitions[0]
         partition.forwarding, partition.read_only = False, "write to the source"
         producer = Producer(await rig.client(), rig)
-        first, second = await asyncio.wait_for(producer.send(0, 1), 30)
+        first, second = await asyncio.wait_for(producer.send(0, 1), 25)
         assert (first.error, first.error_message) == (44, "write to the source")
         assert (second.error, second.error_message) == (0, None)
         told = (await Producer(await rig.client(), rig, producer_id=9).send(0, transactional=True))[0]
@@ -259,7 +259,7 @@ async def test_fence_holds_and_unfence_forwards_in_order() -> None:
     async with Rig() as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)
         await producer.send(0)
-        await rig.router.fence([TP0], timeout=5)
+        await rig.router.fence([TP0], timeout=25)
         held = [producer.send(0) for _ in range(5)]
         other = await producer_on_other_partition(rig)
         assert other == 0
@@ -279,7 +279,7 @@ async def test_hand_over_answers_what_was_held_with_the_new_leader() -> None:
     async with Rig() as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)
         await producer.send(0)
-        await rig.router.fence([TP0], timeout=5)
+        await rig.router.fence([TP0], timeout=25)
         held = [producer.send(0) for _ in range(3)]
         await asyncio.sleep(0.02)
         rig.elect("orders", 0, 1, E0 + 1)
@@ -295,12 +295,13 @@ async def test_fence_waits_for_the_sources_answer() -> None:
     async with Rig() as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)
         await producer.send(0)
-        rig.source.inject("produce", delay=0.3)
+        answer = held_produce(rig.source)
         late = producer.send(0)
         await eventually(lambda: rig.source.counts["produce"] == 2)
-        fence = asyncio.create_task(rig.router.fence([TP0], timeout=5))
+        fence = asyncio.create_task(rig.router.fence([TP0], timeout=25))
         await asyncio.sleep(0.1)
         assert not fence.done()
+        answer.set()
         await fence
         assert rig.values() == [(5, 0), (5, 1)]
         assert (await late)[0].error == 0
@@ -316,7 +317,7 @@ async def test_fence_waits_for_the_write_of_a_vanished_client() -> None:
         await eventually(lambda: rig.source.counts["produce"] == 2)
         connection.close()
         await eventually(lambda: len(rig.listener.connections) == 0)
-        await rig.router.fence([TP0], timeout=5)
+        await rig.router.fence([TP0], timeout=25)
         assert rig.values() == [(5, 0), (5, 1)]
         assert rig.router.hub.budget.used == 0
         assert rig.router.hub.fences.lanes(TP0) == frozenset()
@@ -326,11 +327,12 @@ async def test_fence_that_cannot_stand_names_what_is_left_and_keeps_holding() ->
     async with Rig() as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)
         await producer.send(0)
-        rig.source.inject("produce", delay=1.0)
+        answer = held_produce(rig.source)
         late = producer.send(0)
         await eventually(lambda: rig.source.counts["produce"] == 2)
         with pytest.raises(FenceTimeout, match="orders-0: 1 writes in flight"):
             await rig.router.fence([TP0, TP1], timeout=0.1)
+        answer.set()
         held = producer.send(0)
         assert (await late)[0].error == 0
         await asyncio.sleep(0.05)
@@ -346,7 +348,7 @@ async def test_fence_settles_a_cut_connection_by_sending_again() -> None:
         rig.source.inject("produce", close_after=0, delay=0.1)
         late = producer.send(0)
         await eventually(lambda: rig.source.counts["produce"] == 2)
-        await rig.router.fence([TP0], timeout=5)
+        await rig.router.fence([TP0], timeout=25)
         assert (await late)[0].error == 0
         assert rig.values() == [(5, 0), (5, 1)]
 
@@ -357,7 +359,7 @@ async def test_cancelled_fence_leaves_the_partitions_held() -> None:
         rig.source.inject("produce", delay=0.5)
         late = producer.send(0)
         await eventually(lambda: rig.source.counts["produce"] == 1)
-        fence = asyncio.create_task(rig.router.fence([TP0], timeout=5))
+        fence = asyncio.create_task(rig.router.fence([TP0], timeout=25))
         await asyncio.sleep(0.02)
         fence.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -375,7 +377,7 @@ async def test_held_bytes_pause_the_client_and_go_on() -> None:
     async with Rig(limits=limits) as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)
         await producer.send(0)
-        await rig.router.fence([TP0], timeout=5)
+        await rig.router.fence([TP0], timeout=25)
         records = [
             build_batch(1, value_size=50_000, producer_id=5, producer_epoch=0, base_sequence=n)
             for n in range(1, 21)
@@ -412,7 +414,7 @@ async def test_garbled_produce_closes_only_that_connection(caplog: pytest.LogCap
         correlation_id = bad.next_correlation_id()
         body = b"\0\0\0\x0d" + correlation_id.to_bytes(4, "big") + b"\0\x03app\0" + b"\xff" * 40
         bad.channel.send(correlation_id, [len(body).to_bytes(4, "big") + body], lambda _: None)
-        await asyncio.wait_for(bad.closed_event.wait(), 30)
+        await asyncio.wait_for(bad.closed_event.wait(), 25)
         assert (await Producer(good, rig).send(0))[0].error == 0
         assert rig.listener.protocol_errors == 1
         assert [one for one in caplog.messages if "the connection of 127.0.0.1:" in one]
@@ -434,7 +436,7 @@ async def test_two_clients_do_not_wait_for_each_other() -> None:
         rig.source.inject("produce", delay=2)
         waiting = slow.send(0)
         await eventually(lambda: rig.source.counts["produce"] == 3)
-        assert (await asyncio.wait_for(quick.send(0), 30))[0].error == 0
+        assert (await asyncio.wait_for(quick.send(0), 25))[0].error == 0
         assert not waiting.done()
         await waiting
 
@@ -444,7 +446,7 @@ async def test_lost_client_drops_what_was_not_sent() -> None:
         connection = await rig.client()
         producer = Producer(connection, rig, producer_id=5)
         await producer.send(0)
-        await rig.router.fence([TP0], timeout=5)
+        await rig.router.fence([TP0], timeout=25)
         held = [producer.send(0) for _ in range(3)]
         await eventually(lambda: rig.router.hub.budget.used > 0)
         connection.close()
@@ -469,7 +471,7 @@ async def test_records_are_let_go_at_once() -> None:
             rig.source.move_leader("orders", 0, 2)
             rig.source.inject("produce", close_after=0)
             await asyncio.gather(*[producer.send(0, 1) for _ in range(20)])
-            await rig.router.fence([TP0, TP1], timeout=5)
+            await rig.router.fence([TP0, TP1], timeout=25)
             held = [producer.send(0, 1) for _ in range(5)]
             await asyncio.sleep(0.05)
             rig.router.handed_over([TP0, TP1])

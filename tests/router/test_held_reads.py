@@ -58,11 +58,11 @@ async def test_refusals_and_the_promote_reach_a_held_consumer() -> None:
         client = await rig.client("spark")
         loop = asyncio.get_running_loop()
         waiting = fetch(client, rig, {0: 0}, max_wait_ms=400)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(25):
             while not rig.router.stats.links["east"].held:
                 await asyncio.sleep(0.001)
         assert not waiting.done(), "it waits, and is in the router while the mirror is handed over"
-        await rig.router.fence([TP0], timeout=1)
+        await rig.router.fence([TP0], timeout=25)
         rig.router.handed_over([TP0])
         answer = await waiting
         assert (answer.partitions[0].error, answer.values()) == (6, []), (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.router.rig import E0, Progress, Rig, ScriptedLease, eventually
+from tests.router.rig import E0, Progress, Rig, ScriptedLease, eventually, session_of
 from tests.router.test_consumer_fetch import fetch, log_of
 from wire.frames.fetch import FetchRequest, encode_fetch_request
 from wire.frames.types import TopicPartition
@@ -42,7 +42,7 @@ async def test_held_until_the_lease_is_back(in_memory: bool) -> None:
         assert not waiting.done()
         assert rig.source.counts["fetch"] == 0
         renew(rig, lease)
-        answer = await asyncio.wait_for(waiting, 30)
+        answer = await asyncio.wait_for(waiting, 25)
         assert [offset for offset, _ in answer.values()] == [0, 1, 2]
         assert answer.partitions[0].high_watermark == 3
 
@@ -92,7 +92,7 @@ async def test_a_wait_at_the_tail_that_outlives_the_lease() -> None:
         assert not waiting.done()
         assert not log.listeners
         renew(rig, lease)
-        assert [offset for offset, _ in (await asyncio.wait_for(waiting, 30)).values()] == [3, 4]
+        assert [offset for offset, _ in (await asyncio.wait_for(waiting, 25)).values()] == [3, 4]
 
 
 @pytest.mark.parametrize("below_start", [True, False])
@@ -121,10 +121,10 @@ async def test_refusals_are_told_at_once() -> None:
     async with Rig(lease=lapsed()) as rig:
         rig.directory.mirrors["orders"].partitions[0].serving = False
         client = await rig.client()
-        assert (await asyncio.wait_for(fetch(client, rig, {0: 0}, max_wait_ms=60_000), 30)).partitions[
+        assert (await asyncio.wait_for(fetch(client, rig, {0: 0}, max_wait_ms=60_000), 25)).partitions[
             0
         ].error == 6
-        both = await asyncio.wait_for(fetch(client, rig, {0: 0, 1: 0}, max_wait_ms=60_000), 30)
+        both = await asyncio.wait_for(fetch(client, rig, {0: 0, 1: 0}, max_wait_ms=60_000), 25)
         assert {index: part.error for index, part in both.partitions.items()} == {0: 6, 1: 0}
         assert both.partitions[1].high_watermark == -1
 
@@ -138,21 +138,26 @@ async def test_what_happened_meanwhile_counts_when_the_lease_is_back() -> None:
         rig.elect("orders", 0, 2, E0 + 1)
         rig.router.handed_over([TP0])
         renew(rig, lease)
-        part = (await asyncio.wait_for(waiting, 30)).partitions[0]
+        part = (await asyncio.wait_for(waiting, 25)).partitions[0]
         assert (part.error, part.current_leader) == (6, (2, E0 + 1))
 
 
 async def test_the_wait_does_not_begin_anew_with_the_lease() -> None:
     lease = lapsed()
     async with Rig(lease=lease) as rig:
-        log_of(rig)
-        client = await rig.client()
-        began = time.monotonic()
-        waiting = fetch(client, rig, {0: 0}, max_wait_ms=3000)
-        await asyncio.sleep(2.5)
+        log = log_of(rig)
+        waiting = fetch(await rig.client(), rig, {0: 0}, max_wait_ms=60_000)
+        await eventually(lambda: bool(rig.router.hub.without_lease))
+        (connection,) = rig.listener.connections
+        session = session_of(connection).fetch
+        held = session._fetch
+        await asyncio.sleep(0.05)
         renew(rig, lease)
-        assert (await waiting).partitions[0].high_watermark == 0
-        assert 2.9 < time.monotonic() - began < 5.5
+        await eventually(lambda: bool(log.listeners))
+        assert session._fetch is not held
+        assert session._fetch.deadline == held.deadline
+        log.append(1)
+        assert len((await asyncio.wait_for(waiting, 25)).values()) == 1
 
 
 async def test_a_consumer_that_goes_away_while_held_leaves_nothing_behind() -> None:

@@ -13,7 +13,7 @@ from router.fence import FenceTable
 from router.ports import EndlessLease, RouterLimits
 from router.produce.batch import Batch
 from router.produce.lease_gate import LeaseGate
-from tests.router.rig import Producer, Rig, ScriptedLease, eventually
+from tests.router.rig import Producer, Rig, ScriptedLease, eventually, held_produce
 from wire.errors import ConnectionLost
 from wire.frames.produce import ProduceResult
 from wire.frames.types import TopicPartition
@@ -35,6 +35,8 @@ class Forwarded:
     lease: ScriptedLease
     producer: Producer
     pending: Pending
+    #: The source begins with it when this is set.
+    comes: asyncio.Event
 
     @property
     def waiting(self) -> int:
@@ -44,7 +46,7 @@ class Forwarded:
         await eventually(lambda: self.waiting == 1)
 
     async def fence(self) -> None:
-        await self.rig.router.fence([TP0], timeout=2)
+        await self.rig.router.fence([TP0], timeout=25)
 
     def renew(self, sent_at: float | None = None) -> None:
         self.lease.renew(sent_at)
@@ -53,16 +55,19 @@ class Forwarded:
 
 @asynccontextmanager
 async def forwarded(
-    *, delay: float = 0.1, timeout_ms: int = 30_000, limits: RouterLimits | None = None, acks: int = -1
+    *, delay: float | None = 0.1, timeout_ms: int = 30_000, limits: RouterLimits | None = None, acks: int = -1
 ) -> AsyncIterator[Forwarded]:
+    """delay: seconds until the source begins with it; None: it waits for `comes`."""
     lease = ScriptedLease()
     async with Rig(lease=lease, limits=limits) as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)
         assert (await producer.send(0))[0].error == 0
-        rig.source.inject("produce", delay=delay)
+        comes = held_produce(rig.source)
         pending = producer.send(0, timeout_ms=timeout_ms, acks=acks)
         await eventually(lambda: rig.source.counts["produce"] == 2)
-        yield Forwarded(rig, lease, producer, pending)
+        if delay is not None:
+            asyncio.get_running_loop().call_later(delay, comes.set)
+        yield Forwarded(rig, lease, producer, pending, comes)
         assert len(rig.router.hub.gate) == 0
         assert rig.router.hub.budget.used == 0
 
@@ -207,17 +212,18 @@ async def test_deferred_until_the_deadline_is_unknown_and_lets_the_fence_stand()
     limits = RouterLimits(min_timeout=0.4, settle_grace=60.0)
     async with forwarded(timeout_ms=400, limits=limits) as one:
         one.lease.lapse()
-        assert (await asyncio.wait_for(one.pending, 30))[0].error == UNKNOWN
+        assert (await asyncio.wait_for(one.pending, 25))[0].error == UNKNOWN
         assert one.waiting == 0
         await one.fence()  # at once: the source's answer is known
 
 
 async def test_an_answer_that_nobody_waits_for_does_not_wait() -> None:
     """The client was told REQUEST_TIMED_OUT before the source answered."""
-    async with forwarded(delay=0.6, timeout_ms=300, limits=RouterLimits(min_timeout=0.3)) as one:
+    async with forwarded(delay=None, timeout_ms=300, limits=RouterLimits(min_timeout=0.3)) as one:
         one.lease.lapse()
         assert (await one.pending)[0].error == UNKNOWN
         assert one.rig.router.hub.fences.pending([TP0])
+        one.comes.set()
         await eventually(lambda: not one.rig.router.hub.fences.pending([TP0]))
         assert one.waiting == 0
 
@@ -320,13 +326,13 @@ async def test_a_lost_write_is_settled_under_a_fence_only_by_the_lease_that_saw_
         rig.source.inject("produce", close_after=0, process=False, delay=0.1)
         pending = producer.send(0)
         await eventually(lambda: rig.source.counts["produce"] == 2)
-        fence = asyncio.create_task(rig.router.fence([TP0], timeout=5))
+        fence = asyncio.create_task(rig.router.fence([TP0], timeout=25))
         await asyncio.sleep(0.02)
         if lapse:
             lease.lapse()
             lease.renew()
             rig.router.lease_renewed()
-        again = asyncio.create_task(rig.router.fence([TP0], timeout=5))  # the command is repeated
+        again = asyncio.create_task(rig.router.fence([TP0], timeout=25))  # the command is repeated
         assert (await pending)[0].error == (UNKNOWN if lapse else 0)
         await fence
         await again
@@ -352,7 +358,7 @@ async def test_no_acknowledgement_no_wait() -> None:
     async with forwarded(acks=0, limits=IMPATIENT) as one:
         one.lease.lapse()
         await eventually(lambda: one.rig.values() == [(5, 0), (5, 1)])
-        assert (await asyncio.wait_for(one.producer.send(0), 30))[0].error == NOT_HERE
+        assert (await asyncio.wait_for(one.producer.send(0), 25))[0].error == NOT_HERE
         one.renew()
         assert (await one.producer.send(0, sequence=2))[0].error == 0
 
@@ -375,7 +381,7 @@ async def test_other_partitions_of_a_fence_are_not_touched() -> None:
     async with forwarded() as one:
         one.lease.lapse()
         await one.deferred()
-        await one.rig.router.fence([TopicPartition("orders", 1)], timeout=1)
+        await one.rig.router.fence([TopicPartition("orders", 1)], timeout=25)
         assert not one.pending.done()
         one.renew()
         assert (await one.pending)[0].error == 0
@@ -389,15 +395,15 @@ async def test_produce_needs_leadership_reads_need_the_state() -> None:
         assert (await producer.send(0))[0].error == 0
         partition.leading = False
         assert (await producer.send(0))[0].error == 6
-        await rig.router.fence([TP0], timeout=1)
-        assert (await asyncio.wait_for(producer.send(0), 30))[0].error == 6  # not held for nothing
+        await rig.router.fence([TP0], timeout=25)
+        assert (await asyncio.wait_for(producer.send(0), 25))[0].error == 6  # not held for nothing
 
 
 async def test_what_was_queued_goes_back_when_leadership_is_gone() -> None:
     async with Rig() as rig:
         partition = rig.directory.mirrors["orders"].partitions[0]
         producer = Producer(await rig.client(), rig)
-        await rig.router.fence([TP0], timeout=1)
+        await rig.router.fence([TP0], timeout=25)
         held = producer.send(0)
         await eventually(lambda: any(lane.queue for lane in rig.router.hub.fences.lanes(TP0)))
         partition.leading = partition.serving = False

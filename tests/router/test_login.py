@@ -52,7 +52,7 @@ async def token(connection: Connection, auth_bytes: bytes, version: int = 2) -> 
 
 
 async def write(rig: Rig, connection: Connection, topic: str = "orders") -> int:
-    return (await asyncio.wait_for(Producer(connection, rig, version=12).send(0, topic=topic), 30))[0].error
+    return (await asyncio.wait_for(Producer(connection, rig, version=12).send(0, topic=topic), 25))[0].error
 
 
 # What the answers mean
@@ -156,7 +156,7 @@ async def test_a_second_handshake_cannot_make_a_challenge_a_login() -> None:
                 number = connection.next_correlation_id()
                 frame = codec.encode_request(api, 1, fields, correlation_id=number, client_id="app")
                 connection.channel.send(number, [len(frame).to_bytes(4, "big"), frame], lambda _: None)
-        await asyncio.wait_for(connection.closed_event.wait(), 30)
+        await asyncio.wait_for(connection.closed_event.wait(), 25)
         assert not session.authenticated
 
 
@@ -169,7 +169,7 @@ async def test_a_mechanism_that_is_not_known_is_served_when_the_broker_serves_it
         assert not session_of(server).authenticated
         assert rig.largest == STRANGERS_MAY_SEND
         producer = Producer(connection, rig, version=12)
-        answers = await asyncio.wait_for(asyncio.gather(*[producer.send(0) for _ in range(5)]), 30)
+        answers = await asyncio.wait_for(asyncio.gather(*[producer.send(0) for _ in range(5)]), 25)
         assert [answer.error for (answer,) in answers] == [0] * 5
         assert [answer.base_offset for (answer,) in answers] == list(range(5))
         assert rig.target.counts["describe_cluster"] == 1
@@ -205,7 +205,10 @@ async def test_half_a_login_of_a_mechanism_that_is_not_known_is_none(topic: str)
         assert not session.authenticated
 
 
-async def test_a_broker_that_does_not_show_whether_the_login_is_done_is_given_up() -> None:
+async def test_a_broker_that_does_not_show_whether_the_login_is_done_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("router.passthrough._PATIENCE", 60.0)
     async with Rigged(limits=RouterLimits(upstream_timeout=0.2)) as rig:
         connection = await rig.handshake("UNHEARD-OF")
         await token(connection, b"first")

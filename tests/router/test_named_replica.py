@@ -112,7 +112,7 @@ async def test_other_partitions_of_the_same_fetch_do_not_wait_for_it() -> None:
         other.append(2)
         other.followers = {2: Progress(2, 0.0)}
         answer = await asyncio.wait_for(
-            fetch(await rig.client(), rig, {0: 0, 1: 0}, rack_id="linker.replica=2", max_wait_ms=30_000), 5
+            fetch(await rig.client(), rig, {0: 0, 1: 0}, rack_id="linker.replica=2", max_wait_ms=60_000), 25
         )
         assert answer.partitions[1].preferred_read_replica == 2
         assert answer.values(0) == []

@@ -44,7 +44,7 @@ async def test_a_look_that_fails_is_told_of_and_the_client_comes_back(
             bug.setattr(overdue, "PATIENCE", 0.2)
             bug.setattr(overdue, "_CHANCE", 0.05)
             with pytest.raises(ConnectionLost):
-                await asyncio.wait_for(fetch(client, rig, {0: 0}, max_wait_ms=100), 30)
+                await asyncio.wait_for(fetch(client, rig, {0: 0}, max_wait_ms=100), 25)
         assert "orders-0@0 from the source" in rig.loop_errors.pop()["message"]
         client = await rig.client()
         rig.source.add("orders", 0, 1)
@@ -125,7 +125,7 @@ async def test_behind_the_clients_own_requests_it_may_wait() -> None:
 
 @little_patience
 async def test_after_a_stand_still_the_answer_has_a_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overdue, "_CHANCE", 0.5)
+    monkeypatch.setattr(overdue, "_CHANCE", 5.0)
     loop = asyncio.get_running_loop()
     exchange: Any = Broken()
     deadline = AnswerDeadline(loop, Answering())

@@ -41,7 +41,7 @@ async def ask(client: Connection, rig: Rig, api: str) -> Any:
         frame = len(body).to_bytes(4, "big") + body
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     client.channel.send(number, [frame], done.set_result)
-    return await asyncio.wait_for(done, 30)
+    return await asyncio.wait_for(done, 25)
 
 
 @pytest.mark.parametrize("api", ["fetch", *AS_A_BROKER])

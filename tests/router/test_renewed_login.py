@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from router.ports import RouterLimits
-from tests.router.rig import Producer, Rig, eventually
+from tests.router.rig import Producer, Rig, eventually, held_produce
 from wire.client.connection import Connection
 from wire.frames.types import Node
 
@@ -19,10 +20,38 @@ LIFETIME = 2.0
 LIMITS = RouterLimits(settle_grace=0.3, backoff_min=0.01)
 
 
-def rig() -> Rig:
+class Clock:
+    """The source's: it stands still when the process does. Requests that were sent in time lie unread meanwhile."""
+
+    def __init__(self) -> None:
+        self._lost = 0.0
+        self._seen = time.monotonic()
+
+    def monotonic(self) -> float:
+        now = time.monotonic()
+        self._lost += max(0.0, now - self._seen - 0.1)
+        self._seen = now
+        return now - self._lost
+
+    async def run(self) -> None:
+        while True:
+            self.monotonic()
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def rig() -> AsyncIterator[Rig]:
+    clock = Clock()
     made = Rig(source_users={"link": "secret"}, source_nodes=1, limits=LIMITS)
     made.source.session_lifetime_ms = int(LIFETIME * 1000)
-    return made
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.fakes.broker.time", clock)
+        running = asyncio.create_task(clock.run())
+        try:
+            async with made:
+                yield made
+        finally:
+            running.cancel()
 
 
 def without_retries(one: Rig) -> None:
@@ -43,19 +72,6 @@ def noted_logins(one: Rig, monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     monkeypatch.setattr(one.cluster, "open_connection", noted)
     return found
-
-
-def held_produce(one: Rig) -> asyncio.Event:
-    """The source begins with the next Produce once this is set."""
-    go_on, handle = asyncio.Event(), one.source.handlers["produce"]
-
-    async def held(broker: Any, request: Any) -> Any:
-        one.source.handlers["produce"] = handle
-        await go_on.wait()
-        return await handle(broker, request)
-
-    one.source.handlers["produce"] = held
-    return go_on
 
 
 @pytest.mark.parametrize(("acks", "producer_id"), [(-1, 5), (1, -1), (0, -1)])
@@ -86,7 +102,7 @@ async def test_a_slow_answer_comes_on_the_old_one_and_nothing_overtakes_it(
         logins = noted_logins(one, monkeypatch)
         producer = Producer(await one.client(), one, producer_id=5)
         assert (await producer.send(0))[0].error == 0
-        answer = held_produce(one)
+        answer = held_produce(one.source)
         slow = producer.send(0)
         # A broker begins with the next one when the one before it is answered: sent on the old one, writes would come behind
         # its end. They wait for the new one, however long its login takes on a busy machine.
@@ -108,7 +124,7 @@ async def test_an_idle_one_is_dropped_and_not_renewed_for_ever() -> None:
     async with rig() as one:
         producer = Producer(await one.client(), one, producer_id=5)
         assert (await producer.send(0))[0].error == 0
-        await eventually(lambda: one.source.connections_that_asked("produce") == 0, timeout=30)
+        await eventually(lambda: one.source.connections_that_asked("produce") == 0)
         assert (await producer.send(0))[0].error == 0
         without_retries(one)
 
@@ -121,7 +137,7 @@ async def test_a_source_that_takes_no_login_now_is_asked_again() -> None:
         one.source.inject("sasl_authenticate", error=58, times=3)
         until = time.monotonic() + 2.3 * LIFETIME
         while time.monotonic() < until:
-            assert (await asyncio.wait_for(producer.send(0), 30))[0].error == 0
+            assert (await asyncio.wait_for(producer.send(0), 25))[0].error == 0
             await asyncio.sleep(0.05)
         assert one.source.counts["produce"] == len(one.values())
         assert one.source.expired == 0
@@ -139,6 +155,6 @@ async def test_behind_the_end_of_a_login_nothing_is_sent_however_long_there_is_n
             pending.append(producer.send(0))
             await asyncio.sleep(0.05)
         one.source.clear_faults()
-        assert [(await asyncio.wait_for(told, 30))[0].error for told in pending] == [0] * len(pending)
+        assert [(await asyncio.wait_for(told, 25))[0].error for told in pending] == [0] * len(pending)
         assert one.values() == [(5, sequence) for sequence in range(1 + len(pending))]
         without_retries(one)

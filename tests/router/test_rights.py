@@ -53,7 +53,7 @@ async def test_of_all_topics_at_once(api: str, monkeypatch: pytest.MonkeyPatch) 
         await eventually(lambda: sorted(sent) == sorted(TOPICS))
         for go_on in held:
             go_on()
-        answer = await asyncio.wait_for(done, 30)
+        answer = await asyncio.wait_for(done, 25)
         if api == "fetch":
             answer = parse_fetch_response(answer, 17)
             assert [part.error for part in answer.partitions] == [0] * len(TOPICS)

@@ -35,8 +35,12 @@ def lanes(rig: Rig, tp: TopicPartition) -> list[object]:
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["told", "looked for"])
-async def test_they_go_on_in_order_when_forwarding_is_back(told: bool) -> None:
+async def test_they_go_on_in_order_when_forwarding_is_back(
+    told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the word of whoever turned it on, and without one by the tick."""
+    if told:
+        monkeypatch.setattr("router.produce.forwarding.TICK", 60.0)
     async with Rig(limits=BRISK) as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)
         assert (await producer.send(0))[0].error == 0
@@ -48,7 +52,7 @@ async def test_they_go_on_in_order_when_forwarding_is_back(told: bool) -> None:
         shut(rig, on=True)
         if told:
             rig.router.forwarding_changed()
-        assert [result.error for one in pending for result in await asyncio.wait_for(one, 30)] == [0] * 6
+        assert [result.error for one in pending for result in await asyncio.wait_for(one, 25)] == [0] * 6
         assert rig.values() == [(5, sequence) for sequence in range(6)]
         assert rig.router.hub.budget.used == 0
         assert not rig.router.hub.shut
@@ -86,7 +90,7 @@ async def test_no_more_is_kept_than_the_budget() -> None:
         assert rig.router.hub.budget.used < 600 + 300, "one request more than the limit, for one client"
         shut(rig, on=True)
         rig.router.forwarding_changed()
-        assert [(await asyncio.wait_for(one, 30))[0].error for one in pending] == [0] * 50
+        assert [(await asyncio.wait_for(one, 25))[0].error for one in pending] == [0] * 50
         assert rig.values() == [(5, sequence) for sequence in range(51)]
 
 
@@ -112,7 +116,7 @@ async def test_a_mirror_that_fails_meanwhile_is_told_at_once() -> None:
         pending = producer.send(0)
         await waiting(rig, 1)
         rig.directory.mirrors["orders"].partitions[0].refusing = "the mirror has failed"
-        assert (await asyncio.wait_for(pending, 30))[0].error == NOT_ENOUGH_REPLICAS
+        assert (await asyncio.wait_for(pending, 25))[0].error == NOT_ENOUGH_REPLICAS
 
 
 async def test_a_leader_elsewhere_ends_it() -> None:
@@ -122,7 +126,7 @@ async def test_a_leader_elsewhere_ends_it() -> None:
         pending = producer.send(0)
         await waiting(rig, 1)
         rig.hand_over("orders", 0, 2)
-        told = (await asyncio.wait_for(pending, 30))[0]
+        told = (await asyncio.wait_for(pending, 25))[0]
         assert (told.error, told.current_leader) == (NOT_LEADER, (2, E0 + 1))
 
 
@@ -134,7 +138,7 @@ async def test_a_fence_and_its_end_leave_them_waiting() -> None:
         shut(rig, on=False)
         pending = [producer.send(0) for _ in range(3)]
         await waiting(rig, 3)
-        await rig.router.fence([TP0], timeout=1)
+        await rig.router.fence([TP0], timeout=25)
         rig.router.unfence([TP0])
         await asyncio.sleep(0.25)
         assert not any(one.done() for one in pending)
@@ -153,7 +157,7 @@ async def test_of_unknown_outcome_they_are_told_so() -> None:
         lost = producer.send(0, timeout_ms=1000)
         await eventually(lambda: rig.source.counts["produce"] == 2)
         shut(rig, on=False)
-        assert (await asyncio.wait_for(lost, 30))[0].error == TIMED_OUT
+        assert (await asyncio.wait_for(lost, 25))[0].error == TIMED_OUT
         assert rig.source.counts["produce"] == 2
         shut(rig, on=True)
         assert (await producer.send(0, sequence=1))[0].error in (0, 46)

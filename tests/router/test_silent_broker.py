@@ -38,7 +38,7 @@ async def ended_after(client: Connection, rig: Rig) -> float:
     reading = asyncio.ensure_future(fetch(client, rig, {0: 0}, max_wait_ms=10))
     for waiting in (asking, reading):
         with pytest.raises(ConnectionLost):
-            await asyncio.wait_for(waiting, 30)
+            await asyncio.wait_for(waiting, 25)
     return time.monotonic() - began
 
 
@@ -79,7 +79,7 @@ async def test_a_request_that_waits_for_something_may_take_its_time(monkeypatch:
         asking = asyncio.ensure_future(client.call("describe_cluster", {}, timeout=30))
         await asyncio.sleep(0.02)
         metadata = asyncio.ensure_future(client.call("metadata", {"topics": None}, timeout=30))
-        await asyncio.wait_for(asyncio.gather(asking, metadata), 30)
+        await asyncio.wait_for(asyncio.gather(asking, metadata), 25)
         assert not client.closed
 
 
@@ -93,5 +93,5 @@ async def test_an_answer_that_has_come_while_the_process_stood_still_counts(
         asking = asyncio.ensure_future(client.call("metadata", {"topics": None}, timeout=30))
         await asyncio.sleep(0.01)
         time.sleep(2.5)
-        await asyncio.wait_for(asking, 30)
+        await asyncio.wait_for(asking, 25)
         assert not client.closed

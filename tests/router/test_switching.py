@@ -114,7 +114,7 @@ async def test_a_fetch_waits_and_brings_what_there_is_when_the_switch_is_over(
         partition.start_offset = 0
         if log is not None:
             log.notify()
-        answer = await asyncio.wait_for(waiting, 30)
+        answer = await asyncio.wait_for(waiting, 25)
         assert answer.values()[0][0] == offset
         # Each batch has the epoch that it had in this cluster.
         stamped = {info.base_offset: info.leader_epoch for info in parse_batches(answer.records())}
@@ -154,7 +154,7 @@ async def test_what_only_the_source_can_tell_is_waited_for(
         await asyncio.sleep(0.1)
         assert not asked.done()
         switch(rig, over=True)
-        error, offset, _ = await asyncio.wait_for(asked, 30)
+        error, offset, _ = await asyncio.wait_for(asked, 25)
         assert (error, offset >= 0) == (0, True)
 
 

@@ -43,7 +43,7 @@ async def code_of(client: Connection, api: str, topic: str) -> int:
         frames = list(encode_produce_request(9, number, "app", None, -1, 5000, [(topic, [(0, batch)])]))
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     client.channel.send(number, frames, done.set_result)
-    reply = await asyncio.wait_for(done, 30)
+    reply = await asyncio.wait_for(done, 25)
     if api == "fetch":
         return parse_fetch_response(reply, 12).partitions[0].error
     return parse_produce_response(reply, 9).topics[0][1][0].error

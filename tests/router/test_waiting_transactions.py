@@ -49,7 +49,7 @@ async def test_it_is_answered_at_once_when_every_broker_names_the_new_leader(
         await asyncio.sleep(0.5)  # from now on by the word of the hand-over alone
         rig.router.handed_over([TP0])
         for answer in pending:
-            (result,) = await asyncio.wait_for(answer, 30)
+            (result,) = await asyncio.wait_for(answer, 25)
             assert (result.error, result.current_leader) == (NOT_LEADER, (1, 4))
         assert nothing_left(rig)
         assert rig.source.counts["produce"] == rig.target.counts["produce"] == 0
@@ -60,7 +60,7 @@ async def test_without_a_promote_it_is_to_try_again() -> None:
     async with Rig(limits=limits) as rig:
         one = await producer(rig)
         started = rig.router.hub.loop.time()
-        (told,) = await asyncio.wait_for(one.send(0, transactional=True), 30)
+        (told,) = await asyncio.wait_for(one.send(0, transactional=True), 25)
         assert (told.error, told.error_message) == (NOT_ENOUGH_REPLICAS, WORDS)
         assert rig.router.hub.loop.time() - started >= 0.5
         assert nothing_left(rig)
@@ -70,7 +70,7 @@ async def test_without_a_promote_it_is_to_try_again() -> None:
 async def test_its_own_time_ends_it_earlier() -> None:
     async with Rig(limits=PATIENT) as rig:
         one = await producer(rig)
-        (told,) = await asyncio.wait_for(one.send(0, transactional=True, timeout_ms=1000), 30)
+        (told,) = await asyncio.wait_for(one.send(0, transactional=True, timeout_ms=1000), 25)
         assert told.error == NOT_ENOUGH_REPLICAS
         assert nothing_left(rig)
 
@@ -81,10 +81,10 @@ async def test_a_mirror_that_fails_or_goes_meanwhile_is_told() -> None:
         failed, gone = one.send(0, transactional=True), one.send(1, transactional=True)
         await waiting(rig, 2)
         rig.directory.mirrors["orders"].partitions[0].refusing = "the mirror has failed"
-        (told,) = await asyncio.wait_for(failed, 30)
+        (told,) = await asyncio.wait_for(failed, 25)
         assert (told.error, told.error_message) == (NOT_ENOUGH_REPLICAS, "the mirror has failed")
         rig.directory.mirrors.clear()
-        (told,) = await asyncio.wait_for(gone, 30)
+        (told,) = await asyncio.wait_for(gone, 25)
         assert told.error == NOT_LEADER
         assert nothing_left(rig)
 
@@ -99,7 +99,7 @@ async def test_no_more_wait_than_there_is_room_for() -> None:
             pending = [(await producer(rig)).send(0, transactional=True) for _ in range(2)]
             await waiting(rig, 2)
             third = await producer(rig)
-            (told,) = await asyncio.wait_for(third.send(0, transactional=True), 30)
+            (told,) = await asyncio.wait_for(third.send(0, transactional=True), 25)
             assert (told.error, told.error_message) == (NOT_ENOUGH_REPLICAS, WORDS)
             assert not any(one.done() for one in pending)
             await waiting(rig, 2)
@@ -119,8 +119,8 @@ async def test_what_a_client_writes_beside_it_is_forwarded() -> None:
         one, other = await producer(rig), Producer(await rig.client(), rig, producer_id=5)
         one.send(0, transactional=True)
         await waiting(rig, 1)
-        assert (await asyncio.wait_for(other.send(0), 30))[0].error == 0
+        assert (await asyncio.wait_for(other.send(0), 25))[0].error == 0
         rig.router.hub.hold([TP0])
         await asyncio.wait_for(
-            rig.router.hub.fence([TP0], timeout=5), 5
+            rig.router.hub.fence([TP0], timeout=25), 25
         )  # it does not keep a fence from standing
