@@ -212,8 +212,10 @@ async def test_a_node_that_refuses_is_not_asked_as_fast_as_it_answers(code: int,
 async def test_records_of_another_partition_do_not_wait_for_one_that_is_refused() -> None:
     async with two_nodes() as (rig, client):
         rig.source.inject("fetch", node=1, error=29, times=None)
+        waiting = fetch(client, rig, {0: 0, 1: 0}, max_wait_ms=60_000)
+        await eventually(lambda: bool(rig.events.refused))
         rig.source.add("orders", 1, 1)
-        answer = await asyncio.wait_for(fetch(client, rig, {0: 0, 1: 0}, max_wait_ms=60_000), 25)
+        answer = await asyncio.wait_for(waiting, 25)
         assert len(answer.values(1)) == 1
 
 
