@@ -237,25 +237,34 @@ async def test_a_large_commit_is_one_transaction(cluster: FakeCluster, open_stor
 # --- the seat ---------------------------------------------------------------------------------------------------------
 
 
+async def test_signs_of_life_keep_the_seat(open_store: OpenStore) -> None:
+    # Longer than a machine that stands still may hold them up.
+    one, two = await open_store(seat_timeout=3.0), await open_store(seat_timeout=3.0)
+    await one.take_seat(me(1))
+    await two.seat_changed(None, timeout=25)
+    taking = asyncio.create_task(two.take_seat(me(2)))
+    await asyncio.sleep(4.5)  # half as long again, and more than a claim needs
+    assert not taking.done()
+    taking.cancel()
+
+
 async def test_the_seat_goes_from_one_to_the_next(open_store: OpenStore) -> None:
-    one, two = await open_store(), await open_store()
+    one, two = await open_store(seat_timeout=60.0), await open_store(seat_timeout=60.0)
     assert one.seat is None
     first = await one.take_seat(me(1, cluster_id="t"))
     seat = Seat(holder=me(1, cluster_id="t"), epoch=first)
     assert one.seat == seat
-    assert await two.seat_changed(None, timeout=3) == seat
+    assert await two.seat_changed(None, timeout=25) == seat
     taking = asyncio.create_task(two.take_seat(me(2, cluster_id="t")))
-    await asyncio.sleep(1.2)  # twice the timeout: signs of life keep it
+    await asyncio.sleep(0.1)
     assert not taking.done()
-    began = time.monotonic()
     await one.resign()
-    second = await taking
-    assert time.monotonic() - began < 1
+    second = await asyncio.wait_for(taking, 25)
     assert second > first
     assert "given back" in await one.seat_lost()
-    now = await one.seat_changed(seat, timeout=3)
+    now = await one.seat_changed(seat, timeout=25)
     if now is None:  # the moment between the two
-        now = await one.seat_changed(None, timeout=3)
+        now = await one.seat_changed(None, timeout=25)
     assert now == Seat(holder=me(2, cluster_id="t"), epoch=second)
     with pytest.raises(ControllerFenced):
         await one.commit([Put("/a", 1, None)], controller_epoch=first)
@@ -268,7 +277,7 @@ async def test_a_seat_that_could_not_be_given_back_in_time_is_not_kept(
     """The cluster is away just then: whoever gave up waiting does not decide any more, and shall not seem to."""
     one, two = await open_store(commit_timeout=1.5), await open_store()
     await one.take_seat(me(1))
-    await two.seat_changed(None, timeout=3)
+    await two.seat_changed(None, timeout=25)
     stuck = cluster.inject("add_partitions_to_txn", drop=True, times=None)
     await eventually(lambda: stuck.hits)  # a sign of life has its turn
     with pytest.raises(TimeoutError):
@@ -288,7 +297,7 @@ async def test_a_silent_holder_loses_the_seat(cluster: FakeCluster, open_store: 
     # A busy machine may hold the second one up for as long as a shorter time.
     one, two = await open_store(seat_timeout=1.5), await open_store(seat_timeout=1.5)
     first = await one.take_seat(me(1))
-    await two.seat_changed(None, timeout=3)
+    await two.seat_changed(None, timeout=25)
     lost = asyncio.create_task(one.seat_lost())
     # It can neither commit nor beat, and does not know it yet.
     identity = cluster.received("end_txn")[-1].entity.producer_epoch
@@ -301,7 +310,7 @@ async def test_a_silent_holder_loses_the_seat(cluster: FakeCluster, open_store: 
     began = time.monotonic()
     second = await two.take_seat(me(2))
     assert second > first
-    assert 1.0 < time.monotonic() - began < 5
+    assert 1.0 < time.monotonic() - began < 20
     cluster.clear_faults()
     with pytest.raises(StoreError):
         await one.commit([Put("/a", 1, None)], controller_epoch=first)
@@ -311,13 +320,13 @@ async def test_a_silent_holder_loses_the_seat(cluster: FakeCluster, open_store: 
 
 
 async def test_an_outage_is_not_the_death_of_the_holder(cluster: FakeCluster, open_store: OpenStore) -> None:
-    one, two = await open_store(seat_timeout=1.5), await open_store(seat_timeout=1.5)
+    one, two = await open_store(seat_timeout=3.0), await open_store(seat_timeout=3.0)
     first = await one.take_seat(me(1))
-    seat = await two.seat_changed(None, timeout=3)
+    seat = await two.seat_changed(None, timeout=25)
     taking = asyncio.create_task(two.take_seat(me(2)))
     for broker in cluster.brokers.values():
         await broker.stop()
-    await asyncio.sleep(3.0)
+    await asyncio.sleep(4.0)  # longer than a living holder may be silent
     assert two.seat == seat
     for broker in cluster.brokers.values():
         await broker.start()
@@ -331,7 +340,7 @@ async def test_silence_is_counted_anew_after_an_outage(cluster: FakeCluster, ope
     """The holder may need a moment longer than we do."""
     one, two = await open_store(seat_timeout=1.5), await open_store(seat_timeout=1.5)
     await one.take_seat(me(1))
-    await two.seat_changed(None, timeout=3)
+    await two.seat_changed(None, timeout=25)
     taking = asyncio.create_task(two.take_seat(me(2)))
     assert one._beating is not None
     one._beating.cancel()
@@ -343,14 +352,14 @@ async def test_silence_is_counted_anew_after_an_outage(cluster: FakeCluster, ope
     await eventually(lambda: not two._tail.trouble)
     began = time.monotonic()
     await taking
-    assert 1.2 < time.monotonic() - began < 4
+    assert 1.2 < time.monotonic() - began < 20
 
 
 async def test_two_fleets_do_not_share_a_topic(open_store: OpenStore) -> None:
     one, two = await open_store(), await open_store()
     await one.take_seat(me(1, cluster_id="t"))
     await one.announce(me(1, cluster_id="t"))
-    await two.seat_changed(None, timeout=3)
+    await two.seat_changed(None, timeout=25)
     with pytest.raises(StoreError, match="fleet of cluster t"):
         await two.announce(me(2, cluster_id="other"))
     await one.resign()

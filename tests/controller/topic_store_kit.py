@@ -34,7 +34,13 @@ async def open_store(cluster: FakeCluster) -> AsyncIterator[OpenStore]:
     async with AsyncExitStack() as stack:
 
         async def open_one(**options: Any) -> TopicStore:
-            options = {"topic": TOPIC, "seat_timeout": 0.5, "commit_timeout": 3.0, "timeout": 5.0, **options}
+            options = {
+                "topic": TOPIC,
+                "seat_timeout": 0.5,
+                "commit_timeout": 20.0,
+                "timeout": 30.0,
+                **options,
+            }
             store = await TopicStore.open(cluster.bootstrap, ClientSecurity.plaintext(), **options)
             stack.push_async_callback(store.close)
             return store

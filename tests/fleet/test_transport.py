@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fleet.channel import ChannelClosed, MemberChannel
-from fleet.transport import handshake
+from fleet.transport import connections, handshake
 from fleet.transport.connections import ControlServer, TransportLimits, connect
 from fleet.transport.framing import MAX_FRAME_OF_STRANGERS, BadFrame, Wire
 from fleet.transport.handshake import ACCEPTOR, CONNECTOR, TAG, NotTrusted, proof
@@ -64,7 +64,7 @@ async def place(
 @contextlib.asynccontextmanager
 async def both(limits: TransportLimits | None = None) -> AsyncIterator[tuple[MemberChannel, Wire]]:
     async with place(limits=limits) as at:
-        mine = await connect(("127.0.0.1", at.server.port), SECRET, 5, limits=limits)
+        mine = await connect(("127.0.0.1", at.server.port), SECRET, 25, limits=limits)
         try:
             yield mine, await at.accepted()
         finally:
@@ -78,7 +78,7 @@ async def raw(port: int) -> socket.socket:
     return sock
 
 
-async def until_closed(sock: socket.socket, timeout: float = 30) -> bytes:
+async def until_closed(sock: socket.socket, timeout: float = 25) -> bytes:
     """What comes before the other side closes."""
     found = b""
     loop = asyncio.get_running_loop()
@@ -90,6 +90,12 @@ async def until_closed(sock: socket.socket, timeout: float = 30) -> bytes:
     return found
 
 
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(25):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
 def framed(message: Any) -> bytes:
     body = message if isinstance(message, bytes) else json.dumps(message).encode()
     return struct.pack(">I", len(body)) + body
@@ -97,7 +103,7 @@ def framed(message: Any) -> bytes:
 
 async def works(at: Place) -> None:
     """The listener lives: somebody who knows the secret gets a channel."""
-    channel = await connect(f"127.0.0.1:{at.server.port}", SECRET, 5)
+    channel = await connect(f"127.0.0.1:{at.server.port}", SECRET, 25)
     other = await at.accepted()
     channel.send({"is": "fine"})
     assert await asyncio.wait_for(other.receive(), 30) == {"is": "fine"}
@@ -261,7 +267,7 @@ async def test_a_handler_that_returns_or_fails_closes_its_channel(caplog: pytest
 
     async with place(handler) as at:
         for fail in (True, False):
-            channel = await connect(("127.0.0.1", at.server.port), SECRET, 5)
+            channel = await connect(("127.0.0.1", at.server.port), SECRET, 25)
             channel.send({"fail": fail})
             with pytest.raises(ChannelClosed):
                 await asyncio.wait_for(channel.receive(), 30)
@@ -270,7 +276,7 @@ async def test_a_handler_that_returns_or_fails_closes_its_channel(caplog: pytest
 
 async def test_closing_the_server_ends_its_channels() -> None:
     async with place() as at:
-        channel = await connect(("127.0.0.1", at.server.port), SECRET, 5)
+        channel = await connect(("127.0.0.1", at.server.port), SECRET, 25)
         await at.accepted()
         await at.server.close()
         with pytest.raises(ChannelClosed):
@@ -283,13 +289,13 @@ async def test_nobody_there() -> None:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
     with pytest.raises(ChannelClosed, match=f"cannot connect to 127.0.0.1:{port}"):
-        await connect(("127.0.0.1", port), SECRET, 5)
+        await connect(("127.0.0.1", port), SECRET, 25)
 
 
 @pytest.mark.parametrize(("host", "port"), [("sidecar..example", 9095), ("127.0.0.1", 70_000)])
 async def test_what_is_no_address(host: str, port: int) -> None:
     with pytest.raises(ChannelClosed, match=f"cannot connect to {host}:{port}"):
-        await connect((host, port), SECRET, 5)
+        await connect((host, port), SECRET, 25)
 
 
 @pytest.mark.parametrize("address", ["", "nowhere", "host:0", "::1:9092", ":9092"])
@@ -297,7 +303,7 @@ async def test_an_address_that_is_none(address: str) -> None:
     with pytest.raises(
         ChannelClosed, match=r"cannot connect: '.*' (is not host:port|names no host)|needs brackets"
     ):
-        await connect(address, SECRET, 5)
+        await connect(address, SECRET, 25)
 
 
 async def test_somebody_who_never_answers() -> None:
@@ -305,7 +311,8 @@ async def test_somebody_who_never_answers() -> None:
         sock.bind(("127.0.0.1", 0))
         sock.listen()  # the kernel takes the connection
         with pytest.raises(ChannelClosed, match="did not answer in time"):
-            await asyncio.wait_for(connect(sock.getsockname(), SECRET, 0.2), 30)
+            limits = TransportLimits(handshake_timeout=60)
+            await asyncio.wait_for(connect(sock.getsockname(), SECRET, 0.2, limits=limits), 25)
 
 
 # The secret
@@ -316,8 +323,8 @@ async def test_another_secret_is_told_on_both_sides_and_shown_on_none(
 ) -> None:
     async with place() as at:
         with pytest.raises(NotTrusted, match=r"refused this sidecar.*shared secret") as caught:
-            await connect(("127.0.0.1", at.server.port), "wrong and confidential", 5)
-        await asyncio.sleep(0.05)
+            await connect(("127.0.0.1", at.server.port), "wrong and confidential", 25)
+        await until(lambda: at.server.strangers == 0)
         assert len(lines(caplog)) == 1
         assert "does not know the shared secret" in lines(caplog)[0]
         shown = str(caught.value) + caplog.text
@@ -354,7 +361,7 @@ async def test_an_acceptor_that_does_not_know_the_secret_is_found_out(reflect: b
     server = await impostor(answers)
     port = server.sockets[0].getsockname()[1]
     with pytest.raises(NotTrusted, match="does not know the shared secret"):
-        await connect(("127.0.0.1", port), SECRET, 5)
+        await connect(("127.0.0.1", port), SECRET, 25)
     server.close()
 
 
@@ -435,19 +442,18 @@ async def test_over_tls_with_certificates_on_both_sides(
     listening = ListenerSecurity.from_properties(tls(authority, **{"ssl.client.auth": "required"}))
     async with place(tls=listening) as at:
         address = ("127.0.0.1", at.server.port)
-        mine = await connect(address, SECRET, 5, tls=ClientSecurity.from_properties(tls(authority)))
+        mine = await connect(address, SECRET, 25, tls=ClientSecurity.from_properties(tls(authority)))
         theirs = await at.accepted()
         mine.send({"image": "x" * (3 << 20)})
         assert len(str((await asyncio.wait_for(theirs.receive(), 30))["image"])) == 3 << 20
         mine.close()
         with pytest.raises(NotTrusted):
-            await connect(address, "another", 5, tls=ClientSecurity.from_properties(tls(authority)))
+            await connect(address, "another", 25, tls=ClientSecurity.from_properties(tls(authority)))
         with pytest.raises(ChannelClosed):
-            await connect(address, SECRET, 5, tls=ClientSecurity.from_properties(tls(Authority("stranger"))))
+            await connect(address, SECRET, 25, tls=ClientSecurity.from_properties(tls(Authority("stranger"))))
         with pytest.raises(ChannelClosed):
-            await connect(address, SECRET, 5)  # no TLS
-        await asyncio.sleep(0.05)
-        assert at.server.strangers == 0
+            await connect(address, SECRET, 25)  # no TLS
+        await until(lambda: at.server.strangers == 0)
         assert not [line for line in lines(caplog) if "bug" in line]
 
 
@@ -460,9 +466,9 @@ async def test_the_host_name_is_checked_unless_switched_off(authority: Authority
         address = ("127.0.0.1", at.server.port)
         trust = {"security.protocol": "SSL", "ssl.truststore.certificates": authority.pem}
         with pytest.raises(ChannelClosed):
-            await connect(address, SECRET, 5, tls=ClientSecurity.from_properties(trust))
+            await connect(address, SECRET, 25, tls=ClientSecurity.from_properties(trust))
         trust["ssl.endpoint.identification.algorithm"] = ""
-        (await connect(address, SECRET, 5, tls=ClientSecurity.from_properties(trust))).close()
+        (await connect(address, SECRET, 25, tls=ClientSecurity.from_properties(trust))).close()
 
 
 # Strangers
@@ -499,7 +505,7 @@ async def test_hostile_bytes_cost_one_connection_and_one_line(
         with contextlib.suppress(ConnectionError):
             await asyncio.get_running_loop().sock_sendall(sock, said)
         await until_closed(sock)
-        await asyncio.sleep(0.02)
+        await until(lambda: at.server.strangers == 0)
         assert len(lines(caplog)) == 1
         assert logged in lines(caplog)[0]
         assert "\n" not in lines(caplog)[0]
@@ -509,12 +515,15 @@ async def test_hostile_bytes_cost_one_connection_and_one_line(
 
 
 @pytest.mark.parametrize("said", [b"", b"\0", b"\0\0\0\x50{", framed({"hello": TAG, "nonce": "00" * 32})])
-async def test_silence_ends_at_the_deadline(said: bytes, caplog: pytest.LogCaptureFixture) -> None:
+async def test_silence_ends_at_the_deadline(
+    said: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "HANDSHAKE_TIMEOUT", 60.0)
     async with place(limits=TransportLimits(handshake_timeout=0.2)) as at:
         sock = await raw(at.server.port)
         await asyncio.get_running_loop().sock_sendall(sock, said)
-        await until_closed(sock, 30)
-        await asyncio.sleep(0.02)
+        await until_closed(sock)
+        await until(lambda: at.server.strangers == 0)
         assert [line for line in lines(caplog) if "not authenticated within 0.2 s" in line] == lines(caplog)
         assert len(lines(caplog)) == 1
 
@@ -540,12 +549,10 @@ async def test_silence_in_a_tls_handshake_ends_at_the_deadline(
     listening = ListenerSecurity.from_properties(tls(authority))
     async with place(tls=listening, limits=TransportLimits(handshake_timeout=0.2)) as at:
         sock = await raw(at.server.port)
-        await asyncio.sleep(0.05)
-        assert at.server.strangers == 1
-        await until_closed(sock, 30)
-        await asyncio.sleep(0.02)
-        assert at.server.strangers == 0
+        await until_closed(sock)
+        await until(lambda: at.server.strangers == 0)
         assert len(lines(caplog)) == 1
+        assert "not authenticated within 0.2 s" in lines(caplog)[0]
 
 
 async def test_gone_at_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -554,18 +561,18 @@ async def test_gone_at_once(caplog: pytest.LogCaptureFixture) -> None:
             sock = await raw(at.server.port)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.close()
-        await asyncio.sleep(0.1)
-        assert at.server.strangers == 0
+        await works(at)  # accepted after all of them
+        await until(lambda: at.server.strangers == 0)
         assert len(lines(caplog)) <= 20
         await works(at)
 
 
 async def test_many_strangers_do_not_keep_a_sidecar_out(caplog: pytest.LogCaptureFixture) -> None:
-    async with place(limits=TransportLimits(max_strangers=8)) as at:
+    async with place(limits=TransportLimits(max_strangers=8, handshake_timeout=60)) as at:
         socks = [await raw(at.server.port) for _ in range(30)]
-        await asyncio.sleep(0.1)
-        assert at.server.strangers <= 8
-        await until_closed(socks.pop(0), 5)  # the oldest
+        await until(lambda: at.server.strangers == 8)
+        await until_closed(socks.pop(0))  # the oldest
+        assert at.server.strangers == 8
         await works(at)
         told = [line for line in lines(caplog) if "too many connections" in line]
         assert 1 <= len(told) <= 22, "strangers do not fill the log"
@@ -575,7 +582,7 @@ async def test_many_strangers_do_not_keep_a_sidecar_out(caplog: pytest.LogCaptur
 
 async def test_strangers_do_not_push_out_a_friend() -> None:
     async with place(limits=TransportLimits(max_strangers=2)) as at:
-        mine = await connect(("127.0.0.1", at.server.port), SECRET, 5)
+        mine = await connect(("127.0.0.1", at.server.port), SECRET, 25)
         theirs = await at.accepted()
         assert at.server.strangers == 0
         socks = [await raw(at.server.port) for _ in range(5)]
@@ -595,7 +602,7 @@ async def test_a_friend_that_sends_nonsense_loses_the_channel(caplog: pytest.Log
             await asyncio.wait_for(theirs.receive(), 30)
         with pytest.raises(ChannelClosed):
             await asyncio.wait_for(theirs.receive(), 30)
-        await asyncio.sleep(0.05)
+        await until(lambda: lines(caplog))
         assert len(lines(caplog)) == 1
 
 

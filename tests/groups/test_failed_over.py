@@ -68,7 +68,7 @@ async def test_after_a_fail_over_it_goes_on_inside_what_the_target_has(force: bo
         waiting = ConsumerClient(rig.at_target, "g", ("orders",))
         rig.join(waiting)
         await begin_promote(rig, "g", force=force)
-        done = await rig.phase("g", P.PROMOTED, timeout=20)
+        done = await rig.phase("g", P.PROMOTED)
         assert rig.committed("g") == {0: Committed(90, "m"), 1: Committed(20)}
         assert [(one.partition, one.offset) for one in done.offsets] == [(0, 90), (1, 20)]
         why = "by force" if force else "its topics are failed over"
@@ -88,7 +88,7 @@ async def test_by_force_before_the_fail_over_too() -> None:
         for copy in rig.copies.values():
             copy.high_watermark = 95
         await begin_promote(rig, "g", force=True)
-        done = await rig.phase("g", P.PROMOTED, timeout=20)
+        done = await rig.phase("g", P.PROMOTED)
         assert "by force" in (done.reason or "")
         assert rig.committed("g") == {0: Committed(95, "m"), 1: Committed(20)}
 
@@ -109,7 +109,7 @@ async def test_without_force_it_waits_for_the_source_until_all_is_failed_over(
         assert rig.group("g").phase is P.DRAINING
         # It goes on by itself then.
         await end_topic(rig, Phase.FAILED_OVER)
-        await rig.phase("g", P.PROMOTED, timeout=20)
+        await rig.phase("g", P.PROMOTED)
 
 
 @pytest.mark.parametrize("dead", [False, True])
@@ -125,7 +125,7 @@ async def test_one_that_waits_may_be_told_not_to(dead: bool) -> None:
         await begin_promote(rig, "g")
         await rig.until("waits", lambda: bool(rig.run_of("g").trouble if dead else waits_for(rig)))
         await begin_promote(rig, "g", force=True)
-        done = await rig.phase("g", P.PROMOTED, timeout=20)
+        done = await rig.phase("g", P.PROMOTED)
         assert ("promoted without its source" in (done.reason or "")) == dead
         assert rig.committed("g")[0] == Committed(10)
 
@@ -134,7 +134,7 @@ async def test_a_promote_that_waits_too_long_for_a_source_is_given_up() -> None:
     async with Rig() as rig:
         await synced_and_dead(rig)
         await begin_promote(rig, "g", timeout_ms=300)
-        group = await rig.phase("g", P.GATED, timeout=20)
+        group = await rig.phase("g", P.GATED)
         assert "promote given up: not done in its time: group g cannot be described" in (group.reason or "")
 
 
@@ -169,7 +169,7 @@ async def test_a_source_that_comes_back_in_time_is_asked(monkeypatch: pytest.Mon
         assert rig.group("g").phase is P.FINAL_SYNC
         rig.commit("g", 33, metadata="m")
         await rig.source.brokers[1].start()
-        done = await rig.phase("g", P.PROMOTED, timeout=20)
+        done = await rig.phase("g", P.PROMOTED)
         assert rig.committed("g")[0] == Committed(33, "m")
         assert "without its source" not in (done.reason or "")
 
@@ -225,7 +225,7 @@ async def test_offsets_in_an_open_transaction_are_an_answer() -> None:
         await asyncio.sleep(1.0)
         assert rig.group("g").phase is P.FINAL_SYNC
         rig.at_source.offsets.end(7, commit=True)
-        await rig.phase("g", P.PROMOTED, timeout=20)
+        await rig.phase("g", P.PROMOTED)
         assert rig.committed("g")[0] == Committed(50)
 
 
@@ -246,7 +246,7 @@ async def test_what_was_read_at_the_source_last_counts_more_than_what_the_target
         await rig.source.brokers[1].stop()
         await end_topic(rig, Phase.FAILED_OVER)
         await begin_promote(rig, "g")
-        await rig.phase("g", P.PROMOTED, timeout=20)
+        await rig.phase("g", P.PROMOTED)
         await rig.until("it reads", lambda: ("orders", 0) in waiting.reads)
         assert waiting.reads["orders", 0] == 33
 
@@ -263,12 +263,12 @@ async def test_another_process_goes_on_with_it_and_says_so_too() -> None:
         try:
             GateKeeper.open = never  # type: ignore[method-assign]
             await begin_promote(rig, "g")
-            await rig.phase("g", P.OPENING, timeout=20)
+            await rig.phase("g", P.OPENING)
             await rig.end()
         finally:
             GateKeeper.open = keeper_open  # type: ignore[method-assign]
         await rig.claim()
         rig.run()
-        done = await rig.phase("g", P.PROMOTED, timeout=20)
+        done = await rig.phase("g", P.PROMOTED)
         assert "promoted without its source" in (done.reason or "")
         assert rig.committed("g")[0] == Committed(100, "m")

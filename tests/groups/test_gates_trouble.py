@@ -10,6 +10,7 @@ import pytest
 from controller.groups import GateKind, GateStage
 from groups.gates.base import CommitFailed, GateLost, GateRefused, GroupActive, LostReason
 from groups.gates.codes import MissingGroupRight
+from groups.gates.coordinators import Coordinators
 from tests.fakes.groups import ClassicClient, ConsumerClient
 from tests.groups.gates_kit import (
     GROUP,
@@ -405,16 +406,18 @@ async def test_offsets_of_a_topic_that_does_not_exist_are_named(kind: GateKind) 
 
 async def test_a_coordinator_that_never_answers_does_not_hold_up_the_caller() -> None:
     async with target() as held:
+        held.coordinators = Coordinators(held.cluster, call_timeout=60.0)
         gate = held.gate(GateKind.CONSUMER)
         await gate.close(at(100))
         held.fake.inject("consumer_group_heartbeat", drop=True, times=None)
         held.groups.advance(10.0)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(25):
             with pytest.raises(WireError):
                 await gate.renew()
         held.fake.clear_faults()
         held.groups.advance(10.0)
         await gate.renew()  # it was no loss
+        await held.coordinators.close()
 
 
 async def test_the_members_epoch_moves_between_asking_and_committing() -> None:

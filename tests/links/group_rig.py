@@ -226,7 +226,7 @@ class Rig:
             assert time.monotonic() < deadline, f"{what}: {groups} {troubles} {self.manager.trouble}"
             await asyncio.sleep(0.01)
 
-    async def phase(self, name: str, *phases: GroupPhase, timeout: float = 10.0) -> MirrorGroup:
+    async def phase(self, name: str, *phases: GroupPhase, timeout: float = 25) -> MirrorGroup:
         await self.until(
             f"{name} is {phases}",
             lambda: (LINK, name) in self.controller.image.groups and self.group(name).phase in phases,

@@ -161,7 +161,7 @@ async def test_a_source_that_does_not_tell_is_named_and_takes_nothing_away(
     rig = await Rig.make(monkeypatch)
     await rig.look()
     before = set(rig.there)
-    await rig.controller.update_link("l", None, {"acl_sync": mode, "acl_sync_interval_ms": 1000})
+    await rig.controller.update_link("l", None, {"acl_sync": mode, "acl_sync_interval_ms": 60_000})
     rig.source.fails = LinkerError("no right")
     work, task = asyncio.create_task(rig.keeper.run()), rig.keeper.task
     try:

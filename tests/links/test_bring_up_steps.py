@@ -401,7 +401,8 @@ def another(topic_id: bytes | None) -> MirrorTopic:
 async def test_a_source_partition_without_a_leader_keeps_another_mirror_waiting_for_a_moment(
     rig: Rig, source: FakeCluster, monkeypatch: pytest.MonkeyPatch, start: str
 ) -> None:
-    monkeypatch.setattr(copy_specs, "_OFFSETS_TIMEOUT", 0.3, raising=False)
+    monkeypatch.setitem(copy_specs._list.__kwdefaults__, "timeout", 0.3)
+    monkeypatch.setattr(copy_specs, "_CALL_TIMEOUT", 60.0)
     source.add_topic("quotes", partitions=1)
     source.move_leader("orders", 1, -1)
     await rig.controller.delete_mirror("east", "orders")
@@ -410,7 +411,7 @@ async def test_a_source_partition_without_a_leader_keeps_another_mirror_waiting_
     quotes = TopicPartition("quotes", 0)
     running = asyncio.ensure_future(rig.bring_up.run())
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(25):
             while "orders" not in rig.bring_up.trouble:
                 await asyncio.sleep(0.01)
             assert "orders-1" in rig.bring_up.trouble["orders"]

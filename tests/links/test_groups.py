@@ -361,7 +361,7 @@ async def test_another_process_goes_on_wherever_the_first_one_died(phase: GroupP
         if phase is not P.DRAINING:
             await asyncio.wait_for(died.wait(), 30)
         await rig.restart()
-        await rig.phase("g", P.PROMOTED, timeout=20)
+        await rig.phase("g", P.PROMOTED)
         await rig.until("it reads", lambda: ("orders", 0) in waiting.reads)
         assert waiting.reads["orders", 0] == 44
 
@@ -553,7 +553,7 @@ async def test_classic_gates_where_the_target_has_no_consumer_protocol() -> None
         await rig.until("synced", lambda: rig.committed("g")[0].offset == 12)
         assert not waiting.reads
         await begin_promote(rig, "g")
-        await rig.phase("g", P.PROMOTED, timeout=20)
+        await rig.phase("g", P.PROMOTED)
         await rig.until("it reads", lambda: ("orders", 0) in waiting.reads)
         assert waiting.reads["orders", 0] == 12
 

@@ -162,10 +162,12 @@ async def test_a_command_that_comes_before_the_metadata_ends_the_hold_all_the_sa
         assert codes(await asyncio.wait_for(held, 30)) == [6, 6]
 
 
-async def test_a_sidecar_that_stops_meanwhile_leaves_nothing_running() -> None:
+async def test_a_sidecar_that_stops_meanwhile_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hand_overs, "LEADS_WITHIN", 60.0)
+    monkeypatch.setattr(hand_overs, "KNOWN_WITHIN", 60.0)
     async with fenced() as (rig, guide, _producer, held):
         hand_over(rig, known=False)
         guide.on_target_change(rig.image, [rig.directory.mirrors["orders"].topic_id])
         await asyncio.sleep(0.05)
         await rig.router.close()
-        assert codes(await asyncio.wait_for(held, 30)) == [6, 6]
+        assert codes(await asyncio.wait_for(held, 25)) == [6, 6]

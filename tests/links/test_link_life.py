@@ -321,7 +321,7 @@ async def a_held_group(sidecar: Sidecar, link: dict[str, str]) -> AsyncIterator[
 
 
 async def until(what: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(25):
         while not what():
             await asyncio.sleep(0.01)
 
@@ -342,6 +342,7 @@ async def test_gates_are_looked_after_from_the_start_whatever_has_become_of_the_
 ) -> None:
     """They would open by themselves within 45 s, and the sidecar may have been away for most of it."""
     monkeypatch.setattr(running_module, "_RESTART", 0.05)
+    monkeypatch.setattr(manager_module, "_SOURCE_PATIENCE", 60.0)
     async with a_sidecar() as sidecar, a_held_group(sidecar, nowhere) as at_target:
         await until(lambda: in_group(at_target) == 1)
         runtime = sidecar.links["east"]

@@ -82,6 +82,11 @@ class Stage:
     async def ask(self, failover: bool = False) -> PromoteJob:
         return await self.runtime.begin_promote(self.begin(failover), PromoteSettings())
 
+    async def until_run(self) -> None:
+        async with asyncio.timeout(25):
+            while not self.ran:
+                await asyncio.sleep(0.001)
+
     async def until_ended(self, number: int = 1) -> PromoteJob:
         async with asyncio.timeout(30):
             while (
@@ -136,7 +141,7 @@ async def test_one_whose_answer_was_lost_ends_and_can_be_asked_for_again(
     assert (job.reason or "").startswith(LOST)
     assert stage.as_before()
     again = await stage.ask(failover)
-    await asyncio.sleep(0.01)
+    await stage.until_run()
     assert (again.id, stage.ran) == (2, [2])
 
 
@@ -213,6 +218,7 @@ async def test_what_runs_is_left_alone_when_the_state_is_read_anew(stage: Stage)
     async with asyncio.timeout(30):
         while stage.runtime.settling:
             await asyncio.sleep(0.001)
+    await stage.until_run()
     await asyncio.sleep(0.01)
     assert stage.controller.image.jobs["east", job.id].status is JobStatus.RUNNING
     assert stage.ran == [job.id]
@@ -222,6 +228,7 @@ async def test_nothing_runs_twice(stage: Stage) -> None:
     job = await stage.ask()
     with pytest.raises(LinkerError, match="promote 1 of link east runs already"):
         stage.runtime.start_promote(job, PromoteSettings())
+    await stage.until_run()
     await asyncio.sleep(0.01)
     assert stage.ran == [1]
 
@@ -233,6 +240,7 @@ async def test_what_is_begun_while_the_last_run_is_settled_is_run_and_not_settle
     await asyncio.sleep(0.01)
     assert stage.ran == []
     await promotes.settle()
+    await stage.until_run()
     await asyncio.sleep(0.01)
     assert stage.ran == [job.id]
     assert stage.controller.image.jobs["east", job.id].status is JobStatus.RUNNING
@@ -306,6 +314,9 @@ async def test_a_fail_over_runs_on_a_link_whose_source_cannot_even_be_asked(
         assert runtime.unusable is not None
         await mirrored(sidecar.controller)
         await runtime.begin_promote(lambda: sidecar.controller.begin_failover("east"), PromoteSettings())
+        async with asyncio.timeout(25):
+            while not ran:
+                await asyncio.sleep(0.001)
         await asyncio.sleep(0.2)
         assert ran == [1]
         assert sidecar.links["east"] is runtime

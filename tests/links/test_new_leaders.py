@@ -93,8 +93,9 @@ async def test_waits_for_brokers_that_still_name_the_old_leader() -> None:
 async def test_who_does_not_learn_it_is_not_waited_for_longer() -> None:
     async with clusters() as (fake, cluster):
         began = time.monotonic()
-        await wait_known(cluster, image_of(fake, (2, 1)), TPS, {LINK_BROKER}, timeout=0.1)
-        assert 0.09 <= time.monotonic() - began < 3
+        async with asyncio.timeout(25):
+            await wait_known(cluster, image_of(fake, (2, 1)), TPS, {LINK_BROKER}, timeout=0.1)
+        assert time.monotonic() - began >= 0.09
 
 
 async def test_a_dead_broker_is_not_waited_for() -> None:
@@ -114,16 +115,21 @@ async def test_partitions_that_the_link_still_leads_are_not_waited_for() -> None
         assert not fake.received("metadata")
 
 
-async def test_a_cancelled_wait_leaves_the_connections_usable() -> None:
+async def test_a_cancelled_wait_leaves_the_connections_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("linker.promote.new_leaders._CALL_TIMEOUT", 60.0)  # one call that hangs is seen
     async with clusters() as (fake, cluster):
         image = image_of(fake, (2, 1))
+        slow = [fake.inject("list_offsets", delay_answer=0.2, node=node) for node in (1, 2)]
+        slow.append(fake.inject("metadata", delay_answer=0.2, node=3))
         waiting = asyncio.create_task(wait_known(cluster, image, TPS, {LINK_BROKER}, timeout=60))
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(25):
+            while not all(one.hits for one in slow):
+                await asyncio.sleep(0.001)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         move(fake)
-        await asyncio.wait_for(wait_known(cluster, image, TPS, {LINK_BROKER}, timeout=60), 30)
+        await asyncio.wait_for(wait_known(cluster, image, TPS, {LINK_BROKER}, timeout=60), 25)
 
 
 async def test_ways_are_open_afterwards_and_a_dead_end_is_no_error() -> None:

@@ -346,6 +346,7 @@ async def test_a_margin_of_the_links_own(scene: Scene, caplog: pytest.LogCapture
 
 
 async def test_a_word_is_heard_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("linker.links.producer_ids.INTERVAL", 120.0)
     head, other = scene.guard(), scene.guard(head=False)
     await head._look()
     running = asyncio.create_task(other.run())
@@ -354,7 +355,7 @@ async def test_a_word_is_heard_at_once(scene: Scene, monkeypatch: pytest.MonkeyP
         scene.source.hand_out_many(300_000)
         scene.now += pause(head.distance or 0)
         await head._look()
-        await eventually(lambda: other.distance == head.distance, 30)
+        await eventually(lambda: other.distance == head.distance, 25)
     finally:
         running.cancel()
         await asyncio.wait([running])

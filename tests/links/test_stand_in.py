@@ -129,7 +129,7 @@ async def test_all_partitions_are_served_by_one_question() -> None:
 
 
 async def test_a_topic_in_trouble_is_in_nobody_elses_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_as_source, "_RETRY", 3.0)
+    monkeypatch.setattr(replica_as_source, "_RETRY", 60.0)
     bad, good = TopicPartition("bad", 0), TPS[:3]
     asked: list[set[str]] = []
 
@@ -138,14 +138,12 @@ async def test_a_topic_in_trouble_is_in_nobody_elses_way(monkeypatch: pytest.Mon
         fine = {state.tp: spec(state.tp) for state in states if state.topic != "bad" or len(asked) > 2}
         return fine, {"bad": LinkerError("not known yet")} if len(asked) <= 2 else {}
 
-    loop = asyncio.get_running_loop()
-    began = loop.time()
     async with standing_in(specs_of) as one:
         one.on_records([fenced(bad), *(fenced(tp) for tp in good[:2])])
         await served(one, good[:2])
+        monkeypatch.setattr(replica_as_source, "_RETRY", 0.01)
         one.on_records([fenced(good[2])])  # comes while the other one waits to be tried again
         await served(one, good)
-        assert loop.time() - began < 3, "they have waited for the one in trouble"
         await served(one, [bad])
     assert asked[-1] == {"bad"}
 

@@ -25,7 +25,7 @@ class Member:
         self.saved = saved
         self.task = asyncio.ensure_future(target.run())
 
-    async def up(self, timeout: float = 5.0) -> TargetCluster:
+    async def up(self, timeout: float = 25.0) -> TargetCluster:
         await self.target.join(timeout)
         await self.target.serve(timeout)
         return self.target
@@ -57,7 +57,7 @@ async def make_member(quorum: FakeQuorum) -> AsyncIterator[Callable[..., Member]
     ) -> Member:
         security = ClientSecurity.plaintext()
         cluster = Cluster(
-            "target", brokers or [quorum.nodes[0].address], security, "linker-test", connect_timeout=2
+            "target", brokers or [quorum.nodes[0].address], security, "linker-test", connect_timeout=10
         )
         saved: list[Identity] = []
 
@@ -97,8 +97,8 @@ async def add_node(quorum: FakeQuorum) -> AsyncIterator[Callable[[int], Awaitabl
         yield add
 
 
-async def eventually(condition: Callable[[], bool], timeout: float = 30) -> None:
-    """Wait for something that has no event of its own."""
+async def eventually(condition: Callable[[], bool], timeout: float = 25) -> None:
+    """Wait for something that has no event of its own; less than half a minute, after which the product looks again."""
     async with asyncio.timeout(timeout):
         while not condition():
             await asyncio.sleep(0.01)

@@ -165,7 +165,10 @@ async def test_snapshot_replaced_while_it_is_read(
     assert level(target) == 2
 
 
-async def test_newer_epoch_of_the_same_leader(quorum: FakeQuorum, member: TargetCluster) -> None:
+async def test_newer_epoch_of_the_same_leader(
+    quorum: FakeQuorum, member: TargetCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("linker.membership.metadata_log._REQUEST_TIMEOUT", 60.0)
     quorum.elect(0)
     quorum.append_values([feature(4)])
     await eventually(lambda: level(member) == 4)

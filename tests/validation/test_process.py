@@ -244,6 +244,7 @@ async def test_trouble_is_told_and_the_next_run_works(
             await process.run(a_run(), Ears().seen)
         assert not caught.value.hopeless
         fake.say(**dict.fromkeys(world, None))
+        process._silence = process._standstill = 30
         await process.run(a_run(), Ears().seen)
         assert process.trouble is None
     finally:
@@ -252,13 +253,13 @@ async def test_trouble_is_told_and_the_next_run_works(
 
 async def test_a_run_that_gets_further_slowly_is_no_standstill(fake: FakeWorld, tmp_path: Path) -> None:
     process = ValidatorProcess(
-        ValidationConfig(), tmp_path / "v", command=fake.command, start_timeout=50, standstill=1
+        ValidationConfig(), tmp_path / "v", command=fake.command, start_timeout=50, standstill=4
     )
     try:
         fake.say(hold=0.4)
         ears = Ears()
-        await process.run(a_run(partitions=5), ears.seen)
-        assert len(ears.results) == 10
+        await process.run(a_run(partitions=12), ears.seen)
+        assert len(ears.results) == 24
     finally:
         await process.close()
 

@@ -105,6 +105,6 @@ async def test_who_gives_up_waiting_is_in_nobodys_way(stage: Stage, when: float)
     await asyncio.sleep(when)
     second.cancel()
     await asyncio.wait([second])
-    await asyncio.wait_for(stage.work("third", Urgency.CONTINUOUS), 1)
+    await asyncio.wait_for(stage.work("third", Urgency.CONTINUOUS), 25)
     await first
     assert stage.log[-2:] == ["third begins", "third ends"]

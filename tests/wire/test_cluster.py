@@ -305,22 +305,24 @@ async def test_a_cancelled_caller_does_not_cancel_the_others() -> None:
 
 
 async def test_close_ends_what_waits_with_an_error_not_a_cancellation() -> None:
-    async with FakeCluster(2) as fake, seen(fake) as cluster:
+    async with FakeCluster(2) as fake, seen(fake, connect_timeout=60) as cluster:
         fake.inject("metadata", drop=True, times=None)
         fake.inject("api_versions", drop=True, times=None, node=2)
         waiting = [
-            asyncio.create_task(cluster.refresh(["t"], timeout=5)),
+            asyncio.create_task(cluster.refresh(["t"], timeout=60)),
             asyncio.create_task(cluster.connection(2, purpose="x")),
         ]
         await asyncio.sleep(0.1)
         await cluster.close()
-        for result in await asyncio.gather(*waiting, return_exceptions=True):
+        async with asyncio.timeout(25):
+            results = await asyncio.gather(*waiting, return_exceptions=True)
+        for result in results:
             assert isinstance(result, ConnectionLost)
             assert "closed" in str(result)
         with pytest.raises(ConnectionLost, match="closed"):
             await cluster.refresh(["t"])
         for broker in fake.brokers.values():
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(25):
                 while broker.connections:
                     await asyncio.sleep(0.01)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -110,6 +111,11 @@ async def test_what_may_have_been_carried_out_is_repeated_only_if_the_caller_say
     assert (node.asked, node.forgotten) == (2, 2)
 
 
-async def test_at_the_deadline_it_raises_the_last_word() -> None:
+async def test_at_the_deadline_it_raises_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(ConnectionLost("gone", sent=False), NOT_COORDINATOR, 0)
+    clock = SimpleNamespace(monotonic=lambda: node.asked * 0.001)  # each question takes as long
+    monkeypatch.setattr("wire.client.retry.time", clock)
+    monkeypatch.setattr(f"{__name__}.time", clock)
     with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
-        await Node(ConnectionLost("gone", sent=False), NOT_COORDINATOR, 0).settled(timeout=0.0015)
+        await node.settled(timeout=0.0025)
+    assert node.asked == 2

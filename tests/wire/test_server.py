@@ -346,11 +346,11 @@ async def test_close_waits_for_open_exchanges_within_the_grace() -> None:
     async with listening(seen.append) as listener, client(listener) as c:
         c.writer.write(request(1))
         await until(lambda: bool(seen))
-        closing = asyncio.create_task(listener.close(grace=5))
+        closing = asyncio.create_task(listener.close(grace=60))
         await asyncio.sleep(0.05)
         assert not closing.done()
         seen[0].reply(answer(seen[0], b"last"))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(25):
             await closing
         assert await c.reply() == (1, b"last")
         assert await c.is_closed()
