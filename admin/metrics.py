@@ -33,11 +33,11 @@ _REPLICA = (*_PARTITION, "replica")
 CATALOGUE: dict[str, Entry] = {
     "linker_build_info": Entry("gauge", "Always 1; the version is in the label.", ("version",)),
     "linker_heartbeat_age_seconds": Entry(
-        "gauge", "Time since the target's controller last took a heartbeat."
+        "gauge", "Time since the cluster's controller last took a heartbeat."
     ),
     "linker_controller_epoch": Entry("gauge", "Epoch of the link controller."),
     "linker_is_controller": Entry("gauge", "1 if this sidecar is the link controller."),
-    "linker_leading_partitions": Entry("gauge", "Partitions of the target that this sidecar leads."),
+    "linker_leading_partitions": Entry("gauge", "Partitions of the cluster that this sidecar leads."),
     "linker_lease_seconds": Entry(
         "gauge", "The rest of this sidecar's lease; without one it acknowledges nothing. Only in a fleet."
     ),

@@ -96,7 +96,7 @@ class FleetSample:
 class LinkBrokerSample:
     """The sidecar as a broker of one cluster."""
 
-    #: A label for every cluster but the target, so that no two series have one name.
+    #: A label for every cluster but the target, so that no two series have one name: the link whose source it is.
     cluster: str | None = None
     heartbeat_age_seconds: float | None = None
     leading_partitions: int = 0

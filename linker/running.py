@@ -13,6 +13,7 @@ from linker.fleet.fleet import Fleet
 from linker.joined_sources import JoinedSources
 from linker.link_broker import LinkBroker
 from linker.links.running import RunningLinks
+from linker.links.runtime import LinkRuntime
 from linker.membership import TargetCluster
 from wire.periodic_task import PeriodicTask
 from wire.server.partial_frames import PartialFrames
@@ -31,7 +32,10 @@ class Running:
     target: TargetCluster
     #: The sidecar as a broker of sources, by link.
     joined: JoinedSources
+    #: The links that mirror into the target.
     links: RunningLinks
+    #: Those, and the links that run back into joined sources.
+    all_links: Callable[[], Sequence[LinkRuntime]]
     budget: MemoryBudget
     partial: PartialFrames
     #: Broker ids of all sidecars in the target.

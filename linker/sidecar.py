@@ -215,6 +215,7 @@ class Sidecar:
             target=self.target.membership,
             joined=self.joined,
             links=self.links,
+            all_links=self._all_links,
             budget=self.budget,
             partial=self.partial,
             link_brokers=self.target.link_brokers,
@@ -284,7 +285,7 @@ class Sidecar:
             # The link controller counts those of its own process itself.
             links=[]
             if self.fleet.fleet_controller is not None
-            else [own_traffic(runtime) for runtime in self.links.values()],
+            else [own_traffic(runtime) for runtime in self._all_links()],
         )
 
     def _fleet_controller(self) -> FleetController | None:

@@ -30,9 +30,13 @@ from wire.errors import error_name
 def take_snapshot(sidecar: Running, certificate_ends: dict[str, float] | None = None) -> Snapshot:
     """Called at every scrape."""
     jobs = sidecar.controller.image.jobs.values()
+    links = _links(sidecar)
     return Snapshot(
         version=sidecar.version,
-        brokers=[broker_sample(sidecar.broker)],
+        brokers=[
+            broker_sample(sidecar.broker),
+            *(broker_sample(broker, link) for link, broker in sidecar.joined.items()),
+        ],
         controller_epoch=sidecar.controller.controller_epoch,
         is_controller=sidecar.controller.is_controller,
         store_commits=sidecar.fleet.store.latency,
@@ -47,14 +51,22 @@ def take_snapshot(sidecar: Running, certificate_ends: dict[str, float] | None = 
             for job in sorted(jobs, key=lambda job: job.id)
             for phase, ms in job.phases_ms.items()
         },
-        links=[_link(runtime, sidecar.controller.is_controller) for runtime in sidecar.links.values()],
-        groups=[sample for runtime in sidecar.links.values() for sample in _groups(runtime)],
-        partitions=[sample for runtime in sidecar.links.values() for sample in _partitions(runtime)],
+        links=[_link(runtime, sidecar.controller.is_controller) for runtime in links],
+        groups=[sample for runtime in links for sample in _groups(runtime)],
+        partitions=[sample for runtime in links for sample in _partitions(runtime)],
     )
 
 
+def _links(sidecar: Running) -> list[LinkRuntime]:
+    """Each name once: a link that runs back may still be ending when another link of its name begins."""
+    found: dict[str, LinkRuntime] = {}
+    for runtime in sidecar.all_links():
+        found.setdefault(runtime.name, runtime)
+    return list(found.values())
+
+
 def broker_sample(broker: LinkBroker, cluster: str | None = None) -> LinkBrokerSample:
-    """`cluster`: its name, None for the target."""
+    """`cluster`: the link whose source it is, None for the target."""
     membership, router, listeners = broker.membership, broker.router, broker.listeners
     age = time.monotonic() - membership.registration.last_heartbeat
     return LinkBrokerSample(

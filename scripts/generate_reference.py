@@ -315,7 +315,13 @@ def metrics() -> str:
         "Prometheus' text format at `/metrics` of the admin API. A number that is not known has no line, and neither "
         "has a link or partition that is gone. Counters start at 0 with the sidecar."
     )
-    return page("Metrics", intro, table(("metric", "type", "labels", "meaning"), rows))
+    joined = (
+        "Where the sidecar has [joined a source](../switching.md), the numbers of a broker (its heartbeats, the partitions "
+        "that it leads, its connections and produce requests) have a second series, with the label `cluster`: the link "
+        "whose source it is; those of the target have no such label. A link that runs back from there, for topics that "
+        "were switched, is `east.reverse` in `link`, if the other is `east`."
+    )
+    return page("Metrics", intro, joined, table(("metric", "type", "labels", "meaning"), rows))
 
 
 def errors() -> str:

@@ -204,7 +204,7 @@ class Forwarding(Model):
 
 
 class Traffic(Model):
-    """Counters since the sidecar's start. Two readings, `at` apart, give a rate."""
+    """Counters since the sidecar's start, of topics that were switched, too. Two readings, `at` apart, give a rate."""
 
     fetched_bytes: int = 0
     served_bytes: int = 0

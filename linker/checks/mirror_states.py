@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from admin.models import Check, CheckResult, MirrorState, MirrorSummary
+from admin.models import Check, CheckResult, Direction, MirrorState, MirrorSummary
 
 _MOST = 50  # one line each; more of them are counted
 _WELL = frozenset({MirrorState.ACTIVE, MirrorState.PROMOTED, MirrorState.FAILED_OVER})
@@ -64,7 +64,11 @@ def _check(link: str, one: MirrorSummary, stuck: Callable[[str], Stuck | None], 
 
 def _next_step(link: str, one: MirrorSummary) -> str | None:
     topic = one.topic
+    back = one.direction is Direction.REVERSED
+    follower, owner = ("source", "target") if back else ("target", "source")
     match one.state:
+        case MirrorState.FAILED if back:
+            return f"it cannot go back: linker mirror finish {topic} --link {link} ends its switch (--dry-run says how)"
         case MirrorState.FAILED:
             return (
                 f"linker mirror resume {topic} --link {link} --restart --dry-run says what would be dropped, in records; "
@@ -74,13 +78,11 @@ def _next_step(link: str, one: MirrorSummary) -> str | None:
             return f"linker mirror resume {topic} --link {link}"
         case MirrorState.LINKING:
             return (
-                "wait, if it was made a moment ago; if it stays so a broker of the target does not copy it: linker mirror "
-                f"describe {topic} --link {link} shows which one (REPLICAS), and that broker's log says why"
+                f"wait, if it was made a moment ago; if it stays so a broker of the {follower} does not copy it: linker "
+                f"mirror describe {topic} --link {link} shows which one (REPLICAS), and that broker's log says why"
             )
         case MirrorState.SOURCE_UNAVAILABLE:
-            return (
-                "see that the source's brokers run and can be reached from the sidecar; it goes on by itself"
-            )
+            return f"see that the {owner}'s brokers run and can be reached from the sidecar; it goes on by itself"
         case MirrorState.PROMOTING:
             return "linker status shows its promote"
         case _:

@@ -77,7 +77,8 @@ class SourceReach:
 
     def _note(self, error: LinkerError) -> None:
         trouble = str(error)
-        if isinstance(error, ClusterUnreachable):
+        # A reverse link has no properties that could be changed.
+        if isinstance(error, ClusterUnreachable) and self._link.reverse_of is None:
             trouble = not_found(error, self._link.name, self._link.source_cluster_id)
         if self.trouble != trouble:
             log.warning("link %s: %s", self._link.name, trouble)

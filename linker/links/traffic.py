@@ -22,13 +22,17 @@ def own_traffic(runtime: LinkRuntime) -> LinkTraffic:
     )
 
 
-def traffic(runtime: LinkRuntime, fleet_controller: FleetController | None = None) -> Traffic:
+def traffic(
+    runtime: LinkRuntime, fleet_controller: FleetController | None = None, back: LinkRuntime | None = None
+) -> Traffic:
     """The traffic of this process and, on the link controller, of all connected sidecars as they reported last. Numbers
-    of a sidecar that is gone are gone with it."""
-    parts = [own_traffic(runtime)]
+    of a sidecar that is gone are gone with it. `back`: the link that runs the other way, whose traffic is added."""
+    both = [runtime] if back is None else [runtime, back]
+    names = {one.name for one in both}
+    parts = [own_traffic(one) for one in both]
     for member in () if fleet_controller is None else fleet_controller.members.values():
         if not member.local and member.said is not None:
-            parts += [part for part in member.said.links if part.link == runtime.name]
+            parts += [part for part in member.said.links if part.link in names]
     return Traffic(
         fetched_bytes=sum(part.fetched_bytes for part in parts),
         served_bytes=sum(part.served_bytes for part in parts),

@@ -173,10 +173,14 @@ class ServiceBase:
         return reverse if back and gone else runtime
 
     def _summary_fields(self, runtime: LinkRuntime, mirrors: list[MirrorSummary]) -> dict[str, Any]:
+        back = self._reverse(runtime.name)
         return {
             "name": runtime.name,
             "state": view.link_state(runtime, mirrors),
-            "reason": runtime.trouble or "; ".join(runtime.source.foreign.values()) or runtime.topics.trouble,
+            "reason": runtime.trouble
+            or "; ".join(runtime.source.foreign.values())
+            or runtime.topics.trouble
+            or (None if back is None or back.trouble is None else f"link {back.name}: {back.trouble}"),
             "source_cluster_id": runtime.link.source_cluster_id,
             "bootstrap_servers": runtime.link.properties.get("bootstrap.servers", ""),
             "mirrors": len(mirrors),

@@ -137,7 +137,7 @@ class LinkChanges(ServiceBase):
             properties=redact_properties(dict(runtime.link.properties)),
             options=LinkOptions.model_validate(dict(self._image.links[link].options)),
             forwarding=view.forwarding(runtime),
-            traffic=traffic(runtime, self._sidecar.fleet.fleet_controller),
+            traffic=traffic(runtime, self._sidecar.fleet.fleet_controller, self._reverse(link)),
             acls=sync_status(runtime),
             created_at=view.moment(runtime.link.created_at),
             source_unavailable_since=None

@@ -9,7 +9,9 @@ from admin.models import (
     Check,
     CheckResult,
     ClientLeft,
+    Direction,
     DoctorReport,
+    HeldReader,
     LagReport,
     LinkStatus,
     MirrorState,
@@ -64,6 +66,7 @@ class Overview(FleetService):
         links = []
         for runtime in list(self._sidecar.links.values()):
             mirrors = await self._mirrors(runtime)
+            reverse = self._reverse(runtime.name)
             lags = [mirror.lag for mirror in mirrors if mirror.state is not MirrorState.PROMOTED]
             times = [mirror.lag_ms for mirror in mirrors if mirror.lag_ms is not None]
             known = [lag for lag in lags if lag is not None]
@@ -76,13 +79,14 @@ class Overview(FleetService):
                     lag_ms=max(times, default=None),
                     copying=view.link_progress(mirrors),
                     forwarding=view.forwarding(runtime),
-                    traffic=traffic(runtime, self._sidecar.fleet.fleet_controller),
+                    traffic=traffic(runtime, self._sidecar.fleet.fleet_controller, reverse),
                     groups=groups_status(self._image.link_groups(runtime.name), runtime.groups.manager),
-                    validation=proved.link_validation(runtime, self._reverse(runtime.name)),
-                    held_readers=held_readers(runtime.router.hub, runtime.name),
+                    validation=proved.link_validation(runtime, reverse),
+                    held_readers=_held(runtime, reverse),
                     clients_left=self._clients_left(runtime.name),
                 )
             )
+        running = {runtime.name: runtime for runtime in self._sidecar.all_links()}
         return Status(
             at=datetime.now(UTC),
             version=self._sidecar.version,
@@ -92,11 +96,11 @@ class Overview(FleetService):
             state=worst_state(link.state for link in links),
             links=links,
             promotes=[
-                job_status.promote_job(self._sidecar.links[job.link], job)
+                job_status.promote_job(running[job.link], job)
                 for job in self._image.jobs.values()
-                if job.status is JobStatus.RUNNING and job.link in self._sidecar.links
+                if job.status is JobStatus.RUNNING and job.link in running
             ],
-            tasks=tasks_of(self._sidecar, self._sidecar.links.values()),
+            tasks=tasks_of(self._sidecar, self._sidecar.all_links()),
             window_bytes=self._sidecar.budget.used,
             window_limit_bytes=self._sidecar.budget.limit,
         )
@@ -158,19 +162,29 @@ class Overview(FleetService):
     def _open_topics(self, runtime: LinkRuntime) -> frozenset[str]:
         return frozenset(one.topic for one in self._image.link_mirrors(runtime.name) if not self._ended(one))
 
-    def _mirrors_now(self, runtime: LinkRuntime) -> list[Check]:
-        """Every mirror that is not ACTIVE, and what somebody changed at the target, as is known here: nobody is asked."""
+    async def _mirrors_now(self, runtime: LinkRuntime, reverse: LinkRuntime | None) -> list[Check]:
+        """Every mirror that is not ACTIVE, in either direction, and what somebody changed at the target, as is known here:
+        nobody is asked."""
+        mirrors = await self._mirrors(runtime)
+        reversed_ = {one.topic for one in mirrors if one.direction is Direction.REVERSED}
 
         def stuck(topic: str) -> Stuck | None:
+            if topic in reversed_:
+                return None
             mirror = self._image.mirrors[runtime.name, topic]
             found = self._sidecar.target.image.topics_by_name.get(topic)
             states = self._image.topic_partitions(runtime.name, topic)
             why = why_not(mirror, states, found, self._sidecar.link_brokers())
             return None if why is None else Stuck(why, instead(mirror, found))
 
-        mirrors = [view.mirror_summary(runtime, one) for one in self._image.link_mirrors(runtime.name)]
+        troubles = {
+            one.topic: why
+            for one in mirrors
+            for at in (runtime, reverse)
+            if at is not None and at.name == one.link and (why := at.bring_up.trouble.get(one.topic))
+        }
         return [
-            *mirror_checks(runtime.name, mirrors, stuck, runtime.bring_up.trouble),
+            *mirror_checks(runtime.name, mirrors, stuck, troubles),
             *config_checks(self._changed_configs(runtime.name)),
             *kept_checks(runtime.configs.put_back, runtime.configs.trouble | runtime.configs.behind),
             *reported_checks(runtime.configs.reported),
@@ -197,7 +211,7 @@ class Overview(FleetService):
         return fork_checks(await forks.look(target.cluster, target.image, taken))
 
     async def doctor(self, link: str) -> DoctorReport:
-        runtime = self._runtime(link)
+        runtime, reverse = self._runtime(link), self._reverse(link)
         checks: list[Check] = []
         findings: list[preflight.PreflightFinding] = []
         differences: list[preflight.PreflightFinding] = []
@@ -262,11 +276,18 @@ class Overview(FleetService):
             Check(name=difference.name, result=CheckResult.OK, detail=difference.detail)
             for difference in differences
         ]
-        checks += task_checks(tasks_of(self._sidecar, [runtime]))
-        checks += self._mirrors_now(runtime)
+        both = [runtime] if reverse is None else [runtime, reverse]
+        checks += task_checks(tasks_of(self._sidecar, both))
+        checks += await self._mirrors_now(runtime, reverse)
         checks += await self._forked(runtime)
         if complete and not findings:
             checks.append(
                 Check(name="versions, rights, configs", result=CheckResult.OK, detail="nothing to object to")
             )
         return DoctorReport(link=link, checks=checks)
+
+
+def _held(runtime: LinkRuntime, reverse: LinkRuntime | None) -> list[HeldReader]:
+    """Readers of the target's mirrors, and of those at a joined source."""
+    both = [runtime] if reverse is None else [runtime, reverse]
+    return [reader for one in both for reader in held_readers(one.router.hub, one.name)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from admin.models import CheckResult, MirrorState, MirrorSummary
+from admin.models import CheckResult, Direction, MirrorState, MirrorSummary
 from controller.judge.late_starts import LateStart
 from controller.phases import Phase
 from controller.plan.config_drifts import drifts
@@ -50,6 +50,17 @@ def test_every_mirror_that_is_not_active_fails_with_its_reason_and_a_next_step()
     for asked_for in ("promoting", "switching"):
         assert found.pop(f"mirror {asked_for}").result is CheckResult.OK
     assert not found
+
+
+def test_of_a_switched_topic_the_target_is_the_owner_and_brokers_of_the_source_copy() -> None:
+    def remedy(state: MirrorState) -> str:
+        one = summary("a", state).model_copy(update={"direction": Direction.REVERSED})
+        [check] = mirror_checks("east", [one], never, {})
+        return check.remedy or ""
+
+    assert "linker mirror finish a --link east" in remedy(MirrorState.FAILED)
+    assert "a broker of the source does not copy it" in remedy(MirrorState.LINKING)
+    assert "the target's brokers run" in remedy(MirrorState.SOURCE_UNAVAILABLE)
 
 
 def test_active_mirrors_are_one_line_unless_something_is_wrong_with_them() -> None:
