@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import time
+import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,17 @@ async def doctor(sidecar: SidecarProcess) -> list[tuple[str, str]]:
     return [(one.result, one.detail) for one in found.checks if one.name == "joining the source"]
 
 
+async def clusters_on_the_metrics_page(sidecar: SidecarProcess) -> list[str]:
+    """One for each heartbeat's age, as it is labelled."""
+
+    def ask() -> str:
+        with urllib.request.urlopen(f"{sidecar.admin_url}/metrics", timeout=30) as page:
+            return str(page.read().decode())
+
+    lines = (await asyncio.to_thread(ask)).splitlines()
+    return [line.split(" ")[0] for line in lines if line.startswith("linker_heartbeat_age_seconds")]
+
+
 async def test_a_source_is_joined_and_left_live(
     source_cluster: KafkaCluster, target_cluster: KafkaCluster, start_sidecar: StartSidecar
 ) -> None:
@@ -88,6 +100,8 @@ async def test_a_source_is_joined_and_left_live(
     await joined(sidecar, source_cluster)
     [(result, text)] = await doctor(sidecar)
     assert result == "OK" and "as broker 800" in text
+    of_source = 'linker_heartbeat_age_seconds{cluster="east"}'
+    assert await clusters_on_the_metrics_page(sidecar) == ["linker_heartbeat_age_seconds", of_source]
     where = sidecar.address("source east")
     result = await kafka_tool(
         source_cluster.bootstrap, "kafka-topics", "--create", "--topic", "placed", "--partitions", "12"
