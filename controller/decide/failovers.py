@@ -83,7 +83,7 @@ def choose_ends(
 
 
 def missing(failover: Failover) -> int | None:
-    """How many offsets the source had beyond the take-over, as far as its end was seen.
+    """How many offsets the source had beyond the failover's end, as far as its end was seen.
 
     None if that is not known: the end was never seen, or a sidecar that may know a later end could not be asked.
     """
@@ -121,10 +121,10 @@ def _known_loss(failover: Failover, end: int) -> str:
     return f"{start}; the source had {lost} more offsets, {end} to {end + lost - 1}, which were not copied"
 
 
-def open_at_take_over(
+def open_at_failover(
     image: ControllerImage, link: str, open_: Mapping[TopicPartition, Sequence[AbortedTransaction]]
 ) -> dict[TopicPartition, list[AbortedTransaction]]:
-    """The open transactions of the new leaders that were copied: they begin below the take-over.
+    """The open transactions of the new leaders that were copied: they begin below the failover's end.
 
     The target's own transactions get no abort marker: it would drop records of a producer that goes on to commit.
     """

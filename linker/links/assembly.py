@@ -217,7 +217,7 @@ class LinkAssembly:
             link.name,
             controller,
             self.ports.promote,
-            self.ports.take_over,
+            self.ports.failover,
             self.fetcher,
             self.bring_up,
             self.validation,

@@ -19,7 +19,7 @@ from fleet.link_controller import LinkController
 from linker.promote.at_source import look_back
 from linker.promote.checks import Checks, Verified
 from linker.promote.context import PromoteBatch, describe, full_reason
-from linker.promote.failover import TakeOverChecks, TakeOverContext, TakeOverPorts
+from linker.promote.failover import FailoverBatch, FailoverChecks, FailoverPorts
 from linker.promote.growth import check_growth, take_growth
 from linker.promote.hand_over import HandOverRun
 from linker.promote.ports import PromotePorts, PromoteSettings, Report
@@ -56,15 +56,15 @@ class PromoteDriver:
         ports: PromotePorts,
         settings: PromoteSettings | None = None,
         report: Report | None = None,
-        take_over: TakeOverPorts | None = None,
+        failover_ports: FailoverPorts | None = None,
     ) -> None:
-        """`take_over`: what failovers need beside `ports`; without it there are none."""
+        """`failover_ports`: what failovers need beside `ports`; without it there are none."""
         self._controller = controller
         self._link = link
         self._ports = ports
         self._settings = settings or PromoteSettings()
         self._report = report
-        self._take_over = take_over
+        self._failover_ports = failover_ports
         self._turn = asyncio.Lock()
 
     async def run(self, job: PromoteJob) -> PromoteOutcome:
@@ -83,8 +83,8 @@ class PromoteDriver:
                 context = self._context(job.id, tps, failover=job.failover)
                 context.missing_before = sum(sum(one.missing.values()) for one in contexts)
                 contexts.append(context)
-                if isinstance(context, TakeOverContext):
-                    await self._take_over_batch(context)
+                if isinstance(context, FailoverBatch):
+                    await self._fail_over_batch(context)
                 else:
                     await self._run_batch(context)
                 if context.abandoned:
@@ -165,10 +165,10 @@ class PromoteDriver:
         self, job_id: int, tps: Collection[TopicPartition], *, failover: bool = False
     ) -> PromoteBatch:
         if failover:
-            if self._take_over is None:
+            if self._failover_ports is None:
                 raise PromoteStuck(f"failover {job_id} of link {self._link} cannot be run here")
-            return TakeOverContext(
-                self._controller, self._link, job_id, tps, self._settings, self._report, self._take_over
+            return FailoverBatch(
+                self._controller, self._link, job_id, tps, self._settings, self._report, self._failover_ports
             )
         return PromoteBatch(
             self._controller, self._link, job_id, tps, self._ports, self._settings, self._report
@@ -198,9 +198,9 @@ class PromoteDriver:
         now = self._controller.image.jobs.get((self._link, job.id), job)
         return cut([tp for tp in now.partitions if tp not in taken], self._settings, job)
 
-    async def _take_over_batch(self, context: TakeOverContext) -> None:
+    async def _fail_over_batch(self, context: FailoverBatch) -> None:
         """From wherever the batch stands to its end."""
-        checks = TakeOverChecks(context)
+        checks = FailoverChecks(context)
         phases = {context.phase_of(tp) for tp in context.tps}
         if not phases & {Phase.VALIDATED, Phase.HANDED_OVER, Phase.FAILED_OVER}:
             try:
@@ -234,8 +234,8 @@ class PromoteDriver:
                 continue
             context = self._context(job.id, begun, failover=True)
             contexts.append(context)
-            if isinstance(context, TakeOverContext):
-                await self._take_over_batch(context)
+            if isinstance(context, FailoverBatch):
+                await self._fail_over_batch(context)
             if context.abandoned:
                 break
         left = self._context(job.id, [], failover=True)

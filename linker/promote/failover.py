@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from controller.decide.failovers import KnownEnds, choose_ends, describe_loss, open_at_take_over
+from controller.decide.failovers import KnownEnds, choose_ends, describe_loss, open_at_failover
 from controller.errors import PromoteAbandoned
 from controller.judge.alignment import SourceEnd
 from controller.phases import Phase
@@ -63,7 +63,7 @@ class OpenTransactions(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakeOverPorts:
+class FailoverPorts:
     """Everything that a failover needs done outside. Of `ports`, `tail_check` compares replicas and `source_ends` is
     not asked."""
 
@@ -73,7 +73,7 @@ class TakeOverPorts:
     transactions: OpenTransactions
 
 
-class TakeOverContext(PromoteBatch):
+class FailoverBatch(PromoteBatch):
     """One batch of a failover."""
 
     def __init__(
@@ -84,11 +84,11 @@ class TakeOverContext(PromoteBatch):
         tps: Collection[TopicPartition],
         settings: PromoteSettings,
         report: Report | None,
-        take_over: TakeOverPorts,
+        failover_ports: FailoverPorts,
     ) -> None:
-        settings = replace(settings, fence_deadline=settings.take_over_deadline)
-        super().__init__(controller, link, job_id, tps, take_over.ports, settings, report)
-        self.take_over = take_over
+        settings = replace(settings, fence_deadline=settings.failover_deadline)
+        super().__init__(controller, link, job_id, tps, failover_ports.ports, settings, report)
+        self.failover_ports = failover_ports
 
     final = Phase.FAILED_OVER
 
@@ -99,20 +99,21 @@ class TakeOverContext(PromoteBatch):
         """Nobody can commit a transaction that was open at the source when it died: its coordinator is gone. Without a
         marker no reader of committed records would ever get beyond it.
 
-        Real brokers lead by now, and a transaction that began behind the take-over is one of theirs: its producer lives.
+        Real brokers lead by now, and a transaction that began behind the failover's end is one of theirs: its producer
+        lives.
         """
 
         async def copied(
             of: Collection[TopicPartition], timeout: float
         ) -> Mapping[TopicPartition, Sequence[AbortedTransaction]]:
-            seen = await self.take_over.transactions.find(of, timeout=timeout)
-            return open_at_take_over(self.controller.image, self.link, seen)
+            seen = await self.failover_ports.transactions.find(of, timeout=timeout)
+            return open_at_failover(self.controller.image, self.link, seen)
 
         async def end_open(timeout: float) -> None:
             found = await copied(tps, timeout)
             if found:
                 await self.controller.note_aborted(self.link, found)
-                await self.take_over.transactions.abort(found, timeout=timeout)
+                await self.failover_ports.transactions.abort(found, timeout=timeout)
                 left = list(await copied(found, timeout))
                 if left:
                     raise PromoteAbandoned(f"a transaction of {left[0]} is still open after its abort marker")
@@ -124,10 +125,10 @@ class TakeOverContext(PromoteBatch):
         return {tp: describe_loss(f) for tp in tps if (f := states[self.link, tp].failover) is not None}
 
 
-class TakeOverChecks(Checks):
+class FailoverChecks(Checks):
     """Checks in which the chosen end of the replicas stands for the source's."""
 
-    def __init__(self, context: TakeOverContext) -> None:
+    def __init__(self, context: FailoverBatch) -> None:
         super().__init__(context)
         self._over = context
 
@@ -190,7 +191,7 @@ class TakeOverChecks(Checks):
         while True:
             timeout = min(context.fence_left(), self._settings.call_timeout)
             ends = await context.within(
-                self._over.take_over.replicas.log_ends(targets, timeout=timeout),
+                self._over.failover_ports.replicas.log_ends(targets, timeout=timeout),
                 timeout,
                 "asking the replicas",
             )
@@ -215,7 +216,7 @@ class TakeOverChecks(Checks):
 
     async def _known(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, KnownEnds]:
         timeout = self._settings.call_timeout
-        source = self._over.take_over.source
+        source = self._over.failover_ports.source
         return await self._context.within(
             source.known_ends(tps, timeout=timeout), timeout, "asking what was seen of the source"
         )

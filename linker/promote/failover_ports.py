@@ -10,7 +10,7 @@ from fleet.fleet_controller import FleetController
 from fleet.progress import FleetProgress
 from linker.links.replica_ends import BrokersLogEnds
 from linker.membership import TargetCluster
-from linker.promote.failover import TakeOverPorts
+from linker.promote.failover import FailoverPorts
 from linker.promote.fleet_ports import FleetFence, fleet_progress
 from linker.promote.ports import PromotePorts, Tps
 from linker.promote.producer_states import TargetTransactions
@@ -84,16 +84,16 @@ class ReplicaTails:
         return differing
 
 
-def make_take_over_ports(
+def make_failover_ports(
     link: str,
     fleet_controller: FleetController,
     promote: PromotePorts,
     target: TargetCluster,
     link_brokers: Callable[[], frozenset[int]],
-) -> TakeOverPorts:
+) -> FailoverPorts:
     """The ports of a failover; those that do not differ are taken from the ports of promotes."""
     progress, targets = fleet_progress(link, fleet_controller, target)
-    return TakeOverPorts(
+    return FailoverPorts(
         ports=replace(
             promote,
             fencer=FleetFence(link, fleet_controller, None, target, link_brokers),

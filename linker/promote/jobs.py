@@ -17,7 +17,7 @@ from fetcher.link_fetcher import LinkFetcher
 from fleet.link_controller import LinkController
 from linker.links.bring_up import BringUp
 from linker.promote.driver import PromoteDriver, PromoteOutcome
-from linker.promote.failover import TakeOverPorts
+from linker.promote.failover import FailoverPorts
 from linker.promote.ports import PromotePorts, PromoteProgress, PromoteSettings
 from linker.validation.runner import LinkValidator
 from wire.errors import LinkerError
@@ -38,7 +38,7 @@ class LinkPromotes:
         name: str,
         controller: LinkController,
         ports: Callable[[], PromotePorts],
-        take_over_ports: Callable[[], TakeOverPorts],
+        failover_ports: Callable[[], FailoverPorts],
         fetcher: LinkFetcher,
         bring_up: BringUp,
         validation: LinkValidator,
@@ -50,7 +50,7 @@ class LinkPromotes:
         self._name = name
         self._controller = controller
         self._ports = ports
-        self._take_over_ports = take_over_ports
+        self._failover_ports = failover_ports
         self._fetcher = fetcher
         self._bring_up = bring_up
         self._validation = validation
@@ -157,8 +157,10 @@ class LinkPromotes:
     # --- what the last run left ----------------------------------------------------------------------------------------
 
     def _driver(self, settings: PromoteSettings | None = None) -> PromoteDriver:
-        take_over = self._take_over_ports()
-        return PromoteDriver(self._controller, self._name, self._ports(), settings, self._report, take_over)
+        failover_ports = self._failover_ports()
+        return PromoteDriver(
+            self._controller, self._name, self._ports(), settings, self._report, failover_ports
+        )
 
     def _report(self, progress: PromoteProgress) -> None:
         self.progress[progress.job_id] = progress

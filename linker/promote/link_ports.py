@@ -9,8 +9,8 @@ from fleet.fleet_controller import FleetController
 from linker.links.link_part import LinkContext, LinkPart
 from linker.links.replica_starts import ReplicaStarts
 from linker.links.source_writers import SourceWriters
-from linker.promote.failover import TakeOverPorts
-from linker.promote.failover_ports import make_take_over_ports
+from linker.promote.failover import FailoverPorts
+from linker.promote.failover_ports import make_failover_ports
 from linker.promote.fleet_ports import (
     FleetConfigs,
     FleetFence,
@@ -29,7 +29,7 @@ from wire.frames.types import TopicPartition
 
 
 class LinkPorts(LinkPart):
-    """Of one link. promote() and take_over() make their ports anew each time, on the link controller alone."""
+    """Of one link. promote() and failover() make their ports anew each time, on the link controller alone."""
 
     def __init__(
         self,
@@ -96,10 +96,10 @@ class LinkPorts(LinkPart):
             return None
         return fleet_progress(self._link, fleet_controller, self._target, self._sidecar_of)[0]
 
-    def take_over(self) -> TakeOverPorts:
+    def failover(self) -> FailoverPorts:
         """LinkerError if this sidecar is not the link controller."""
         fleet_controller = self._ruling()
-        return make_take_over_ports(
+        return make_failover_ports(
             self._link, fleet_controller, self.promote(), self._target, self._link_brokers
         )
 

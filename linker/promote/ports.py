@@ -273,7 +273,7 @@ class PromoteSettings:
     fence_source: bool = False  # the source refuses writes from the fence on
     fence_drain_timeout: float = 5.0
     fence_deadline: float = 10.0
-    take_over_deadline: float = 120.0  # the same for a failover, whose producers have nowhere else to go
+    failover_deadline: float = 120.0  # the same for a failover, whose producers have nowhere else to go
     call_timeout: float = 5.0  # one exchange
     settle_timeout: float = 5.0  # waiting for the metadata log after one AlterPartition
     insist_timeout: float = 60.0  # steps that may not be skipped are tried that long, then again by resume()

@@ -65,7 +65,7 @@ class Failovers(ServiceBase):
         return FailoverPlan(link=link, partitions=partitions, blockers=blockers, warnings=warnings)
 
     async def _planned(self, runtime: LinkRuntime, tps: Tps) -> list[FailoverPartition]:
-        ports = runtime.ports.take_over()
+        ports = runtime.ports.failover()
         targets = {tp: runtime.targets(tp) for tp in tps}
         known = await ports.source.known_ends(tps, timeout=_ASK_REPLICAS)
         ends = await ports.replicas.log_ends(targets, timeout=_ASK_REPLICAS)
@@ -103,7 +103,7 @@ class Failovers(ServiceBase):
                 job = await self._write_down(
                     runtime,
                     lambda: controller.begin_failover(link, topics),
-                    PromoteSettings(take_over_deadline=request.timeout_ms / 1000),
+                    PromoteSettings(failover_deadline=request.timeout_ms / 1000),
                     "failover",
                 )
             except refused.Refused as error:

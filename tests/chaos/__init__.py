@@ -9,5 +9,5 @@ a run's sidecars, `proxy` and `tap` the network between all of them (`surgeon` c
 `faults` strikes, `transactions` the applications that write in transactions, `promotes` promotes, fails over and watches,
 `switches` switches, `mirrors` makes and removes a run's link, `run` puts them together (`switch_run` with switches),
 `result` is what comes of it, `evidence` collects final logs (`switch_evidence` of both clusters), `checker` judges
-(`takeover` what a failover may cost, `committed` transactions), `report` sums up, `__main__` goes through many runs.
+(`failed_over` what a failover may cost, `committed` transactions), `report` sums up, `__main__` goes through many runs.
 """

@@ -20,9 +20,9 @@ from typing import NamedTuple
 from lab.workload.checker import Finding, Verdict, check
 from lab.workload.history import History, PartitionLog
 from lab.workload.log_compare import ReplicaComparison
-from tests.chaos import committed, takeover
+from tests.chaos import committed, failed_over
 from tests.chaos.committed import TransactionHistory, TransactionLog, TransactionVerdict, judge_transactions
-from tests.chaos.takeover import TakenOver
+from tests.chaos.failed_over import FailedOver
 from wire.frames.types import TopicPartition
 
 #: Report key -> rule of the demo's checker. What a consumer saw is one figure.
@@ -60,7 +60,7 @@ class Aftermath:
     answers: Sequence[Answer] = ()
     drained: bool = False
     #: Partitions that were failed over, as the failover's own report has them.
-    taken: Mapping[TopicPartition, TakenOver] = field(default_factory=dict)
+    taken: Mapping[TopicPartition, FailedOver] = field(default_factory=dict)
     #: Producers that were moved: until when they wrote to the source itself.
     direct: Mapping[str, float] = field(default_factory=dict)
     owner_transactions: Mapping[TopicPartition, TransactionLog] = field(default_factory=dict)
@@ -92,7 +92,7 @@ def judge(history: History, after: Aftermath, transactions: TransactionHistory |
     """Errors that clients saw are told, not judged: a fault may last longer than a client's patience. What a failover
     lawfully costs is cut out before, and is a figure of its own."""
     acked = len({(ack.producer, ack.sequence) for ack in history.acks})
-    cut = takeover.cut(history, after.taken, after.owner, after.source, after.handed_over, after.direct)
+    cut = failed_over.cut(history, after.taken, after.owner, after.source, after.handed_over, after.direct)
     history = cut.history
     verdict = check(history, after.owner, drained=after.drained)
     txn = judge_transactions(
@@ -120,7 +120,7 @@ def judge(history: History, after: Aftermath, transactions: TransactionHistory |
     )
 
 
-def _was_beyond(rule: str, finding: Finding, after: Aftermath, cut: takeover.Cut) -> bool:
+def _was_beyond(rule: str, finding: Finding, after: Aftermath, cut: failed_over.Cut) -> bool:
     """A consumer whose position lay beyond the take-over may miss what the target wrote in between."""
     over = after.taken.get(finding.partition)
     if rule not in ("skipped", "unread") or over is None or finding.offset is None:

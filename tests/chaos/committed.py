@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lab.workload.replica_log import ReplicaLog
-from tests.chaos.takeover import TakenOver
+from tests.chaos.failed_over import FailedOver
 from tests.chaos.transactions import CommittedRead, End, Transaction, parse
 from wire.frames.types import TopicPartition
 
@@ -103,7 +103,7 @@ def judge_transactions(
     history: TransactionHistory,
     owner: Logs,
     source: Logs | None = None,
-    taken: Mapping[TopicPartition, TakenOver] | None = None,
+    taken: Mapping[TopicPartition, FailedOver] | None = None,
 ) -> TransactionVerdict:
     taken, source = taken or {}, source or {}
     committed = _index({tp: log.committed for tp, log in owner.items()})
@@ -163,7 +163,7 @@ def judge_transactions(
 
 
 class _Excuses(NamedTuple):
-    taken: Mapping[TopicPartition, TakenOver]
+    taken: Mapping[TopicPartition, FailedOver]
     aborted: Places  # in the owner's log
     at_source: Places  # committed there
 
@@ -208,7 +208,7 @@ def _order(owner: Logs) -> Iterable[str]:
 
 
 def _reader(
-    history: TransactionHistory, owner: Logs, source: Logs, taken: Mapping[TopicPartition, TakenOver]
+    history: TransactionHistory, owner: Logs, source: Logs, taken: Mapping[TopicPartition, FailedOver]
 ) -> Iterable[str]:
     at_owner = _by_offset(owner)
     at_source = _by_offset(source)

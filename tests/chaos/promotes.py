@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tests.chaos.failed_over import FailedOver, read_failed_over
 from tests.chaos.fleet import ApiRefused, Fleet
 from tests.chaos.plan import PHASES
-from tests.chaos.takeover import TakenOver, taken_over
 from wire.frames.types import TopicPartition
 
 LOOK = 0.008
@@ -47,7 +47,7 @@ class PromoteLog:
     phases_ms: dict[str, int] = field(default_factory=dict)  # of the last try
     seconds: float | None = None
     #: Of a failover, as its own report says it.
-    taken: dict[TopicPartition, TakenOver] = field(default_factory=dict)
+    taken: dict[TopicPartition, FailedOver] = field(default_factory=dict)
 
 
 class PhaseBoard:
@@ -131,7 +131,7 @@ class Promoter:
             # Jobs that went on by themselves have reports too; the newest one of a partition is the one that was done.
             jobs = await self._call("GET", f"/v1/links/{self._link}/promotes")
             for job in sorted(jobs, key=lambda one: one["started_at"]):
-                note.taken |= taken_over(job.get("failover") or [])
+                note.taken |= read_failed_over(job.get("failover") or [])
         note.seconds = round(time.monotonic() - started, 2)
 
     async def _states(self, topics: Sequence[str]) -> dict[str, str]:

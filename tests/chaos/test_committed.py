@@ -15,7 +15,7 @@ from tests.chaos.committed import (
     judge_transactions,
     read_transactions,
 )
-from tests.chaos.takeover import TakenOver
+from tests.chaos.failed_over import FailedOver
 from tests.chaos.transactions import CommittedRead, End, Sent, Transaction, make_value, parse
 from tests.fakes.batches import build_batch, control_batch
 from wire.frames.types import TopicPartition
@@ -39,7 +39,7 @@ def judged(
     reads: list[tuple[int, int]] | None = None,
     drained: bool = False,
     source: TransactionLog | None = None,
-    taken: TakenOver | None = None,
+    taken: FailedOver | None = None,
 ) -> TransactionVerdict:
     history = TransactionHistory(
         transactions=transactions,
@@ -117,24 +117,24 @@ def test_a_reader_gets_what_is_committed(reads: list[tuple[int, int]], ok: bool)
 def test_beyond_the_take_over_what_the_source_has_committed_is_gone() -> None:
     one = transaction(End.COMMITTED, (0, 0), (1, 5))
     owner, source = TransactionLog(1, written((0, 0))), TransactionLog(7, written((0, 0), (1, 5)))
-    verdict = judged([one], owner, source=source, taken=TakenOver(4, 3))
+    verdict = judged([one], owner, source=source, taken=FailedOver(4, 3))
     assert not verdict.findings
     assert (verdict.lost_by_failover, verdict.torn_by_failover) == (1, 1)
-    for taken in (TakenOver(6, 1), None):
+    for taken in (FailedOver(6, 1), None):
         assert set(judged([one], owner, source=source, taken=taken).findings) == {"txn_lost"}, taken
     at_the_target = TransactionLog(7, written((0, 0)))
-    assert set(judged([one], owner, source=at_the_target, taken=TakenOver(4, 3)).findings) == {"txn_lost"}
+    assert set(judged([one], owner, source=at_the_target, taken=FailedOver(4, 3)).findings) == {"txn_lost"}
 
 
 def test_where_only_the_marker_was_not_copied_the_report_names_the_transaction() -> None:
     one = transaction(End.COMMITTED, (0, 0), (1, 1))
     owner = TransactionLog(3, (), written((0, 0), (1, 1)))
-    verdict = judged([one], owner, taken=TakenOver(2, 1, ((7, 0),)), reads=[])
+    verdict = judged([one], owner, taken=FailedOver(2, 1, ((7, 0),)), reads=[])
     assert not verdict.findings
     assert verdict.lost_by_failover == 2
-    assert set(judged([one], owner, taken=TakenOver(2, 1)).findings) == {"txn_lost"}
-    assert set(judged([one], owner, taken=TakenOver(2, 1, ((8, 0),))).findings) == {"txn_lost"}
-    its_own = TakenOver(0, 1, ((7, 0),))
+    assert set(judged([one], owner, taken=FailedOver(2, 1)).findings) == {"txn_lost"}
+    assert set(judged([one], owner, taken=FailedOver(2, 1, ((8, 0),))).findings) == {"txn_lost"}
+    its_own = FailedOver(0, 1, ((7, 0),))
     assert set(judged([one], owner, taken=its_own).findings) == {"txn_lost"}, (
         "one of the target's own was aborted"
     )
@@ -142,18 +142,18 @@ def test_where_only_the_marker_was_not_copied_the_report_names_the_transaction()
 
 def test_a_fail_over_excuses_no_aborted_record() -> None:
     one = transaction(End.ABORTED, (0, 5))
-    assert set(judged([one], TransactionLog(9, written((0, 5))), taken=TakenOver(4, None)).findings) == {
+    assert set(judged([one], TransactionLog(9, written((0, 5))), taken=FailedOver(4, None)).findings) == {
         "txn_aborted_seen"
     }
 
 
-def test_a_reader_may_have_been_ahead_of_the_take_over() -> None:
+def test_a_reader_may_have_been_ahead_of_the_failover() -> None:
     old, new = transaction(End.COMMITTED, (0, 5)), transaction(End.COMMITTED, (1, 4), (2, 5))
     owner, source = TransactionLog(7, written((1, 4), (2, 5))), TransactionLog(7, written((0, 5)))
     reads = [(0, 5), (1, 4), (2, 5)]
-    told = TakenOver(4, 3)
+    told = FailedOver(4, 3)
     assert not judged([old, new], owner, reads=reads, drained=True, source=source, taken=told).findings
-    verdict = judged([old, new], owner, reads=reads, drained=True, source=source, taken=TakenOver(6, 1))
+    verdict = judged([old, new], owner, reads=reads, drained=True, source=source, taken=FailedOver(6, 1))
     assert set(verdict.findings) == {"txn_lost", "txn_reader"}
 
 

@@ -19,7 +19,7 @@ from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
 from fleet.stores.base import StoreError
 from linker.promote.driver import PromoteDriver, PromoteOutcome
-from linker.promote.failover import TakeOverPorts
+from linker.promote.failover import FailoverPorts
 from linker.promote.ports import PromoteSettings
 from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
@@ -191,7 +191,7 @@ class Doomed(World):
                 self.loop.call_later(self.rng.uniform(0, 0.05), self._fetched, tp, broker, end)
 
 
-class TakeOver(Ports):
+class FailoverWorldPorts(Ports):
     def __init__(self, world: Doomed) -> None:
         super().__init__(world)
         self.doomed = world
@@ -233,12 +233,12 @@ class TakeOver(Ports):
 
 
 def driver_of(world: Doomed, controller: LinkController) -> PromoteDriver:
-    ports = TakeOver(world)
+    ports = FailoverWorldPorts(world)
     replaced = ports_of(world)
     object.__setattr__(replaced, "source_ends", ports)
-    take_over = TakeOverPorts(ports=replaced, source=ports, replicas=ports, transactions=ports)
-    settings = PromoteSettings(insist_timeout=20.0, take_over_deadline=30.0)
-    return PromoteDriver(controller, LINK, replaced, settings, None, take_over)
+    failover_ports = FailoverPorts(ports=replaced, source=ports, replicas=ports, transactions=ports)
+    settings = PromoteSettings(insist_timeout=20.0, failover_deadline=30.0)
+    return PromoteDriver(controller, LINK, replaced, settings, None, failover_ports)
 
 
 def live(
@@ -309,7 +309,7 @@ async def again(world: Doomed) -> tuple[LinkController, PromoteOutcome]:
     )
 
 
-def taken_over(world: Doomed, outcome: PromoteOutcome, controller: LinkController) -> None:
+def failed_over(world: Doomed, outcome: PromoteOutcome, controller: LinkController) -> None:
     assert not outcome.abandoned
     for index, tp in enumerate(world.tps):
         state = controller.image.partitions[LINK, tp]
@@ -329,7 +329,7 @@ def taken_over(world: Doomed, outcome: PromoteOutcome, controller: LinkControlle
 
 def test_takes_over_at_the_longest_replica() -> None:
     world, outcome, controller = live(1)
-    taken_over(world, outcome, controller)
+    failed_over(world, outcome, controller)
     assert world.marked == 1
 
 
@@ -361,7 +361,7 @@ def test_dies_at_every_gate_and_goes_on() -> None:
                 assert crash_at == ended, "it was given up already, and is not any more"
                 never_begun(world, outcome, controller, "not begun before the sidecar restarted")
             else:
-                taken_over(world, outcome, controller)
+                failed_over(world, outcome, controller)
         except AssertionError as error:
             raise AssertionError(f"died at gate {crash_at}: {error}\n  " + "\n  ".join(world.log)) from error
     assert 0 < ended < 10
@@ -408,7 +408,7 @@ def test_the_rest_of_one_that_died_between_two_batches_is_not_given_up() -> None
         await driver.resume()
         await asyncio.sleep(1)
         job = await controller.begin_failover(LINK)
-        driver._settings = PromoteSettings(whole_partitions=1, take_over_deadline=30.0)
+        driver._settings = PromoteSettings(whole_partitions=1, failover_deadline=30.0)
         run = asyncio.create_task(driver.run(job))
         first, second = world.tps
 

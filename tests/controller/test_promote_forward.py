@@ -34,7 +34,7 @@ T0 = TopicPartition("t", 0)
 FORWARD = "a real broker is in its ISR, so there is only forward"
 # When the replica that restarted asks again: long after the fence's deadline.
 BACK = 20.0
-SETTINGS = PromoteSettings(fence_deadline=2.0, take_over_deadline=2.0)
+SETTINGS = PromoteSettings(fence_deadline=2.0, failover_deadline=2.0)
 
 
 # Judgements.

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from controller.judge.alignment import SourceEnd
-from linker.promote.failover_ports import make_take_over_ports
+from linker.promote.failover_ports import make_failover_ports
 from linker.promote.fleet_ports import ListedSourceEnds
 from linker.promote.ports import PromotePorts
 from wire.errors import ConnectionLost
@@ -143,4 +143,4 @@ def test_a_fail_over_does_not_ask_for_them() -> None:
     )
     head: Any = SimpleNamespace(book=None, commands=SimpleNamespace(ask_progress=None))
     target: Any = SimpleNamespace(cluster=None)
-    assert make_take_over_ports("l", head, ports, target, frozenset).ports.source_topics is None
+    assert make_failover_ports("l", head, ports, target, frozenset).ports.source_topics is None

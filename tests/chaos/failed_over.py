@@ -19,7 +19,7 @@ from wire.frames.types import TopicPartition
 _ANOTHER_RUN = 1 << 20  # a consumer that was set back begins a new run: positions advance within one
 
 
-class TakenOver(NamedTuple):
+class FailedOver(NamedTuple):
     """One partition as the failover's own report has it."""
 
     end: int
@@ -31,17 +31,17 @@ class TakenOver(NamedTuple):
         return self.end <= offset and (self.missing is None or offset < self.end + self.missing)
 
     def has_aborted(self, producer_id: int, offset: int) -> bool:
-        """Whether the report names the record's transaction. One that began behind the take-over was the target's own,
+        """Whether the report names the record's transaction. One that began behind the failover's end was the target's own,
         and not the failover's to abort."""
         return any(
             producer_id == mine and start <= offset and start < self.end for mine, start in self.aborted
         )
 
 
-def taken_over(report: list[dict[str, Any]]) -> dict[TopicPartition, TakenOver]:
+def read_failed_over(report: list[dict[str, Any]]) -> dict[TopicPartition, FailedOver]:
     """From `failover` of GET /v1/promotes/{id}."""
     return {
-        TopicPartition(one["topic"], one["partition"]): TakenOver(
+        TopicPartition(one["topic"], one["partition"]): FailedOver(
             one["end"],
             one["missing"],
             tuple((txn["producer_id"], txn["start_offset"]) for txn in one["aborted"]),
@@ -71,7 +71,7 @@ def places(logs: Mapping[TopicPartition, PartitionLog]) -> dict[tuple[TopicParti
 
 def cut(
     history: History,
-    taken: Mapping[TopicPartition, TakenOver],
+    taken: Mapping[TopicPartition, FailedOver],
     owner: Mapping[TopicPartition, PartitionLog],
     source: Mapping[TopicPartition, PartitionLog],
     handed_over: Mapping[TopicPartition, float],
@@ -106,7 +106,7 @@ def cut(
 
 def _reads(
     history: History,
-    taken: Mapping[TopicPartition, TakenOver],
+    taken: Mapping[TopicPartition, FailedOver],
     at_owner: Places,
     at_source: Places,
     handed_over: Mapping[TopicPartition, float],
