@@ -34,7 +34,7 @@ from linker.link_broker import LinkBroker
 from linker.link_broker_settings import LinkBrokerSettings, connect_cluster
 from linker.membership.controller_channel import ControllerChannel
 from linker.membership.hosting import hosted_partitions
-from linker.process.early_bind import Doors
+from linker.process.early_bind import EarlySockets
 from linker.source_brokers import SourceBrokers
 from linker.source_identity import MarkedBrokers, identity_path, mark_of, marked_identity
 from linker.zookeeper.checks import zookeeper_findings
@@ -61,10 +61,12 @@ def joins_source(link: Link) -> bool:
 class JoinedSource:
     """The sidecar as a broker of one link's source, from the wish to join until it has left."""
 
-    def __init__(self, link: Link, config: Config, doors: Doors, brokers: SourceBrokers, mark: bytes) -> None:
+    def __init__(
+        self, link: Link, config: Config, early_sockets: EarlySockets, brokers: SourceBrokers, mark: bytes
+    ) -> None:
         self.link = link
         self._config = config
-        self._doors = doors
+        self._early_sockets = early_sockets
         self._brokers = brokers
         self._mark = mark
         #: Set while the sidecar is registered there and its listeners are open.
@@ -146,7 +148,7 @@ class JoinedSource:
             raise LinkerError(refused)
         async with contextlib.AsyncExitStack() as stack:
             if self.wanted:
-                await asyncio.to_thread(check_source, self.link.name, section, self._doors)
+                await asyncio.to_thread(check_source, self.link.name, section, self._early_sockets)
             settings = LinkBrokerSettings.of_source(self.link, section, self._config.link_secrets)
             cluster = await connect_cluster(settings, stack)
             file = self._file(settings.broker_id)
@@ -207,13 +209,13 @@ class JoinedSources(Mapping[str, LinkBroker]):
     def __init__(
         self,
         config: Config,
-        doors: Doors,
+        early_sockets: EarlySockets,
         image: Callable[[], ControllerImage],
         target_cluster_id: Callable[[], str],
         brokers: SourceBrokers,
     ) -> None:
         self._config = config
-        self._doors = doors
+        self._early_sockets = early_sockets
         self._image = image
         self._target_cluster_id = target_cluster_id
         self._brokers = brokers
@@ -261,7 +263,7 @@ class JoinedSources(Mapping[str, LinkBroker]):
     def _start(self, link: Link) -> None:
         """If it is to join, or has to leave what an earlier process joined."""
         mark = mark_of(self._target_cluster_id(), link.name)
-        one = JoinedSource(link, self._config, self._doors, self._brokers, mark)
+        one = JoinedSource(link, self._config, self._early_sockets, self._brokers, mark)
         if self.group is None or not (one.wanted or one.file_exists()):
             return
         if (other := self._other(link)) is not None:

@@ -41,7 +41,7 @@ from linker.membership.hosting import hosted_partitions
 from linker.membership.identity import PROTOCOL_IDS, SaveIdentity
 from linker.membership.inter_broker import InterBrokerListeners
 from linker.membership.internal_topics import create_internal_topics
-from linker.process.early_bind import Doors
+from linker.process.early_bind import EarlySockets
 from linker.process.upstreams import Upstreams, relay_security
 from linker.promote.new_leaders import wait_known
 from router.dispatch import Router
@@ -68,7 +68,7 @@ class SharedBuffers:
 
     frames: FramePool
     partial: PartialFrames
-    doors: Doors
+    early_sockets: EarlySockets
 
 
 class LinkBroker:
@@ -269,7 +269,7 @@ class LinkBroker:
                 ListenerInfo(one.name, one.security_protocol),
                 ListenerSecurity.from_properties(properties),
                 self.router,
-                bound=self._shared.doors.take(one.bind_host, one.port),
+                bound=self._shared.early_sockets.take(one.bind_host, one.port),
                 alloc=self._shared.frames.take,
                 partial=self._shared.partial,
             )

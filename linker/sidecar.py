@@ -39,7 +39,7 @@ from linker.links.runtime import LinkRuntime
 from linker.links.traffic import own_traffic
 from linker.membership import StillHosting
 from linker.process.descriptors import DescriptorWatch
-from linker.process.early_bind import PATIENCE, Doors
+from linker.process.early_bind import PATIENCE, EarlySockets
 from linker.process.heap import give_back
 from linker.process.private_files import be_private
 from linker.running import Running
@@ -72,15 +72,17 @@ class Sidecar:
     """The process: a link broker of the target, and all that works on its links. `run` until cancelled or until it has left
     the target cluster."""
 
-    def __init__(self, config: Config, doors: Doors | None = None) -> None:
+    def __init__(self, config: Config, early_sockets: EarlySockets | None = None) -> None:
         self.config = config
-        self._doors = doors or Doors()
+        self._early_sockets = early_sockets or EarlySockets()
         self.version = __version__
         self.links = RunningLinks(self._link_runtime, lambda: self.controller)
         self.budget = MemoryBudget(config.sidecar.memory_bytes)
         self.frames = FramePool(min(_IDLE_FRAMES, config.sidecar.memory_bytes // 4))
         self.partial = PartialFrames()
-        self._shared = SharedBuffers(frames=self.frames, partial=self.partial, doors=self._doors)
+        self._shared = SharedBuffers(
+            frames=self.frames, partial=self.partial, early_sockets=self._early_sockets
+        )
         self.controller: SharedController
         self.fleet: Fleet
         self._state: Callable[[], ControllerImage] = ControllerImage
@@ -91,7 +93,7 @@ class Sidecar:
         #: The sidecar as a broker of sources, by link.
         self.joined = JoinedSources(
             config,
-            self._doors,
+            self._early_sockets,
             lambda: self.controller.image,
             lambda: self.target.membership.cluster.cluster_id or "",
             SourceBrokers(
@@ -120,7 +122,7 @@ class Sidecar:
 
     async def run(self, on_ready: Callable[[], None] | None = None) -> None:
         """Returns after it has left the cluster; raises the first error that cannot be waited out."""
-        await asyncio.to_thread(check_local, self.config, self._doors)
+        await asyncio.to_thread(check_local, self.config, self._early_sockets)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self.validator.process.close)
             settings = LinkBrokerSettings.of_target(self.config)
@@ -343,17 +345,17 @@ class Sidecar:
         asyncio.get_running_loop().call_later(_ANSWER_GRACE, self._left.set)
 
 
-def run(config: Config, doors: Doors | None = None) -> None:
+def run(config: Config, early_sockets: EarlySockets | None = None) -> None:
     """The process: until SIGTERM, Ctrl-C, or a fatal error (raised as one LinkerError)."""
     be_private(config)
-    uvloop.run(_main(config, doors or Doors()))
+    uvloop.run(_main(config, early_sockets or EarlySockets()))
 
 
-async def _main(config: Config, doors: Doors) -> None:
-    sidecar = Sidecar(config, doors)
+async def _main(config: Config, early_sockets: EarlySockets) -> None:
+    sidecar = Sidecar(config, early_sockets)
     work = asyncio.create_task(sidecar.run())
     loop = asyncio.get_running_loop()
-    loop.call_later(PATIENCE, doors.close)
+    loop.call_later(PATIENCE, early_sockets.close)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, work.cancel)
     try:
@@ -361,4 +363,4 @@ async def _main(config: Config, doors: Doors) -> None:
     except asyncio.CancelledError:
         log.info("stopped")
     finally:
-        doors.close()
+        early_sockets.close()

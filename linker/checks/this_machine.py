@@ -18,7 +18,7 @@ from pathlib import Path
 
 from linker.config.listeners import ListenerSection
 from linker.config.model import Config
-from linker.process.early_bind import Doors
+from linker.process.early_bind import EarlySockets
 from wire.client.security import ListenerSecurity
 from wire.errors import InvalidSecurityConfig, LinkerError
 from wire.frames.types import format_address
@@ -32,7 +32,7 @@ class CannotWrite(LinkerError):
     """A directory of the sidecar's cannot be written to."""
 
 
-def check_local(config: Config, doors: Doors) -> None:
+def check_local(config: Config, early_sockets: EarlySockets) -> None:
     """Raise the first that fails, with the key of the configuration that it is about."""
     for key, directory in _directories(config):
         _check_writable(key, directory)
@@ -44,17 +44,17 @@ def check_local(config: Config, doors: Doors) -> None:
         _check_security("control.listener", tls)
     with contextlib.ExitStack() as held:  # until all are tried: one address may be given twice
         for key, host, port in _addresses(config):
-            if port and not doors.holds(host, port):
+            if port and not early_sockets.holds(host, port):
                 held.enter_context(_bound(key, host, port))
 
 
-def check_source(link: str, section: ListenerSection, doors: Doors) -> None:
+def check_source(link: str, section: ListenerSection, early_sockets: EarlySockets) -> None:
     """As check_local, before the sidecar joins a link's source."""
     key = f"sources.{link}: "
     check_certificates(key, section)
     with contextlib.ExitStack() as held:
         for one in section.client_listeners():
-            if one.port and not doors.holds(one.bind_host, one.port):
+            if one.port and not early_sockets.holds(one.bind_host, one.port):
                 held.enter_context(_bound(f"{key}listener {one.name}", one.bind_host, one.port))
 
 

@@ -55,14 +55,14 @@ def run(arguments: Arguments) -> None:
     for name in _UNUSED:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     from linker.config.file import load_config
-    from linker.process.early_bind import Doors
+    from linker.process.early_bind import EarlySockets
 
     settings = load_config(arguments.config)
     if arguments.check:
         sys.stdout.write(f"{arguments.config} is fine\n")
         return
     # Before all that takes time: see there.
-    doors = Doors(
+    early_sockets = EarlySockets(
         (one.bind_host, one.port)
         for section in (settings.sidecar, *settings.sources.values())
         for one in section.client_listeners()
@@ -78,7 +78,7 @@ def run(arguments: Arguments) -> None:
     gc.enable()
 
     configure_logging(settings.log.level, settings.log.format)
-    process.run(settings, doors)
+    process.run(settings, early_sockets)
 
 
 def load_sidecar() -> None:

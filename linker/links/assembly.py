@@ -164,7 +164,7 @@ class LinkAssembly:
             on_allowed=lambda: router.forwarding_changed(),
         )
         self.bring_up = BringUp(context, self.fetcher, link_replicas)
-        self.stand_in = ReplicaAsSource(
+        self.replica_as_source = ReplicaAsSource(
             context, self.fetcher, budget, copies, self.bring_up.specs.of, self.bring_up.ask
         )
         self.new_mirrors = NewMirrors(context, lambda tps: router.unfence(tps), self.bring_up.ask)
@@ -179,7 +179,7 @@ class LinkAssembly:
         )
         self.configs = ConfigKeeper(context)
         self.acls = AclKeeper(context)
-        self._copied = ChainMap(self.fetcher.partitions, self.stand_in.partitions)
+        self._copied = ChainMap(self.fetcher.partitions, self.replica_as_source.partitions)
         self.copies = Copies(context, self._copied, self._sidecar_of)
         self.rates = CopyRates(context, self.served, self.targets, self.lag)
         self.validation = LinkValidator(
@@ -231,7 +231,7 @@ class LinkAssembly:
         #: Begun and ended by LinkRuntime, as the listeners are.
         self._duties = ControllerTasks(link.name)
         self._listeners = (
-            self.stand_in.on_records,
+            self.replica_as_source.on_records,
             self.throttle.on_records,
             self.promotes.on_records,
             self.topics.on_records,
@@ -334,7 +334,7 @@ class LinkAssembly:
     def served(self) -> Mapping[TopicPartition, PartitionCopy]:
         """The copies that this sidecar holds."""
         # A chain is slow to go through, and this is asked for again and again.
-        return self._copied if self.stand_in.partitions else self.fetcher.partitions
+        return self._copied if self.replica_as_source.partitions else self.fetcher.partitions
 
     def targets(self, tp: TopicPartition) -> tuple[int, ...]:
         """The real brokers that are to hold a partition."""

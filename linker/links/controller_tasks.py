@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class ControllerTasks:
-    """Of one link. They are begun in a duties, one after the other (`rule`), and end with it."""
+    """The tasks of one link. Each is started by `rule` once this sidecar is the link controller; `end` cancels them."""
 
     def __init__(self, link: str) -> None:
         self._link = link

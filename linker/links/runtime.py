@@ -54,7 +54,7 @@ class LinkRuntime(LinkAssembly):
                 self.controller.listeners.update(self._listeners)
                 for begin in self._begun_by_state:
                     begin(())
-                group.create_task(self.stand_in.run(), name=f"{self.name}: failover")
+                group.create_task(self.replica_as_source.run(), name=f"{self.name}: failover")
                 group.create_task(self.events.run(), name=f"{self.name}: events")
                 await self._reach_source()
                 group.create_task(self.fetcher.run(), name=f"{self.name}: fetchers")
@@ -67,7 +67,7 @@ class LinkRuntime(LinkAssembly):
         finally:
             self._running = False
             self.controller.listeners.difference_update(self._listeners)
-            self.stand_in.close()
+            self.replica_as_source.close()
             await self.end_duties()
             self.reach.lost()
             await self.source.close()
@@ -168,7 +168,7 @@ class LinkRuntime(LinkAssembly):
             self.configs.on_target_change(image, topics)
         if topics:
             self.validation.on_target_change()
-        self.stand_in.on_target_change(image)
+        self.replica_as_source.on_target_change(image)
 
     def follow(self, records: Sequence[Record]) -> None:
         """Another sidecar is the link controller: serve what it has committed. Without records, look at the whole

@@ -18,7 +18,7 @@ _BACKLOG = 512  # as wire.server.listener, which takes long to load, sets it onc
 PATIENCE = 5.0  # seconds
 
 
-class Doors:
+class EarlySockets:
     """Bound sockets by (host, port). An address that cannot be bound now is left to whoever serves it, who can say why."""
 
     def __init__(self, addresses: Iterable[tuple[str, int]] = ()) -> None:

@@ -18,7 +18,7 @@ from controller.plan.replicas import CancelReassignment, LiveBrokers, Reassign, 
 from fleet.fleet_controller import FleetController
 from fleet.progress import FleetProgress
 from linker.membership import TargetCluster
-from linker.promote.new_leaders import open_ways
+from linker.promote.new_leaders import open_connections
 from linker.promote.ports import Tps
 from linker.promote.taken_source import TakenSource
 from wire.client.cluster import Cluster
@@ -58,11 +58,11 @@ class FleetFence:
 
     async def prepare(self, tps: Tps, *, timeout: float) -> None:
         real = self._target.image.live_brokers(self._link_brokers())
-        ways = [(self._target.cluster, broker.id) for broker in real]
+        nodes = [(self._target.cluster, broker.id) for broker in real]
         if self._source is not None:
             leaders = {leader.id for tp in tps if (leader := self._source.leader(tp)) is not None}
-            ways += [(self._source, node) for node in leaders]
-        await open_ways(ways, timeout=min(_CONNECT_TIMEOUT, timeout))
+            nodes += [(self._source, node) for node in leaders]
+        await open_connections(nodes, timeout=min(_CONNECT_TIMEOUT, timeout))
 
     async def fence(self, tps: Tps, *, timeout: float) -> None:
         await self._fleet_controller.commands.fence(self._link, tps, timeout=timeout)

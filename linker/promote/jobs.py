@@ -230,8 +230,8 @@ class LinkPromotes:
         """Run a job of the link controller to its end. A job that is stuck is settled again and again until it has
         ended."""
         async with self._promoting:
-            # A job that was settled is not run: a duties may have begun while the job was written down, and have
-            # ended it by now.
+            # A job that was settled is not run: this sidecar may have become the link controller while the job was
+            # written down, and have ended it by now.
             await self._settled.wait()
             if job.id not in {left.id for left in self._controller.image.running_jobs(self._name)}:
                 log.warning("link %s: promote %d has ended before it was begun", self._name, job.id)

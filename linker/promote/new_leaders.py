@@ -41,7 +41,7 @@ _NOT_YET = frozenset(
 _METADATA_VERSION = 12  # as wire.client.cluster asks
 
 
-async def open_ways(ways: Iterable[tuple[Cluster, int]], *, timeout: float) -> None:
+async def open_connections(nodes: Iterable[tuple[Cluster, int]], *, timeout: float) -> None:
     """Connect to these brokers. Failures are left to the step that needs the connection, which names the broker."""
 
     async def open_one(cluster: Cluster, node_id: int) -> None:
@@ -50,7 +50,7 @@ async def open_ways(ways: Iterable[tuple[Cluster, int]], *, timeout: float) -> N
         except LinkerError as error:
             log.info("broker %d of %s was not connected ahead of a fence: %s", node_id, cluster.name, error)
 
-    await _bounded((open_one(cluster, node_id) for cluster, node_id in ways), timeout)
+    await _bounded((open_one(cluster, node_id) for cluster, node_id in nodes), timeout)
 
 
 async def wait_known(

@@ -142,11 +142,11 @@ class FastPath:
                 return False
         if not together:
             return False
-        ways = {together[0][0].route: together} if len(together) == 1 else _by_node(together)
-        if ways is None or self._answers.vanished:
+        by_route = {together[0][0].route: together} if len(together) == 1 else _by_node(together)
+        if by_route is None or self._answers.vanished:
             return False
         job.in_lanes = len(together)  # the batches hold the bytes from now on, the request itself no more
-        for route, passed in ways.items():
+        for route, passed in by_route.items():
             for usual, batch in passed:
                 usual.lane.pass_on(batch, route)
                 job.batches.append((usual.lane, batch))
@@ -310,14 +310,14 @@ class FastPath:
 
 def _by_node(together: list[_Passed]) -> dict[Route, list[_Passed]] | None:
     """The batches for each node, one request each; None if a node knows their topics in different ways."""
-    ways: dict[Route, list[_Passed]] = {}
+    by_route: dict[Route, list[_Passed]] = {}
     for one in together:
         usual = one[0]
-        passed = ways.setdefault(usual.route, [])
+        passed = by_route.setdefault(usual.route, [])
         if passed and passed[0][0].version != usual.version:
             return None
         passed.append(one)
-    return ways
+    return by_route
 
 
 def _keys(together: list[_Passed]) -> list[tuple[TopicKey, int]]:

@@ -50,9 +50,9 @@ class ProduceSession:
         self._authorizer = authorizer
         self._lanes: dict[TopicPartition, Lane[ProduceJob]] = {}
         self.answers = ProduceAnswers(hub, connection, self._moved_on)
-        self._ways: Routes[ProduceJob] = Routes(hub, self, self.answers.deliver, self.pump_lanes)
+        self._routes: Routes[ProduceJob] = Routes(hub, self, self.answers.deliver, self.pump_lanes)
         self._transactions = WaitingTransactions(hub, self.answers, authorizer)
-        self._express = FastPath(hub, self.answers, authorizer, self.pump_lanes)
+        self._fast_path = FastPath(hub, self.answers, authorizer, self.pump_lanes)
         # In request order behind one whose authorization is being asked.
         self._backlog: deque[ProduceJob] = deque()
         self.last_request = 0.0
@@ -79,7 +79,7 @@ class ProduceSession:
             self._turn_away(job, INVALID_REQUEST)
         elif self._backlog:
             self._backlog.append(job)
-        elif self._express.send(job, now):
+        elif self._fast_path.send(job, now):
             job.admitted = True
         elif self._authorized(job):
             self._admit(job)
@@ -213,7 +213,7 @@ class ProduceSession:
     def expect_leaders(self, leaders: Mapping[TopicPartition, Node]) -> None:
         """Where this client writes to one of these partitions: open the connection ahead."""
         if not self.answers.vanished:
-            self._ways.expect({leaders[tp] for tp in self._lanes if tp in leaders})
+            self._routes.expect({leaders[tp] for tp in self._lanes if tp in leaders})
             self.hub.watch(self)
 
     def pump_lanes(self, lanes: Iterable[Lane[ProduceJob]]) -> None:
@@ -225,7 +225,7 @@ class ProduceSession:
         leased = self.hub.ports.lease.valid()
         # All ways first, and nothing between taking a batch and sending it: looking for a way may answer a client, whose
         # next request then comes in, and would overtake what is in flight by the lane's book and not on its way yet.
-        routes = {lane: self._ways.find(lane, leased) for lane in todo}
+        routes = {lane: self._routes.find(lane, leased) for lane in todo}
         while todo:
             groups: dict[tuple[Route, ProduceJob], list[Lane[ProduceJob]]] = {}
             for lane in todo:
@@ -247,7 +247,7 @@ class ProduceSession:
         """The usual case: nothing to be put together."""
         if not lane.queue:
             return
-        route = self._ways.find(lane, self.hub.ports.lease.valid())
+        route = self._routes.find(lane, self.hub.ports.lease.valid())
         if route is not None:
             while lane.queue and (batch := lane.take(route)) is not None:
                 self._send(route, batch.job, [(lane, batch)])
@@ -285,7 +285,7 @@ class ProduceSession:
         # Before the bytes leave: what `covers` tells later is that the lease has not lapsed since here. A term that
         # is over already covers nothing.
         replied = partial(self.answers.replied, route, request, pairs, self.hub.ports.lease.term)
-        self._express.learn(pairs, route, request, job)
+        self._fast_path.learn(pairs, route, request, job)
         route.send(correlation_id, buffers, replied, now, due)
 
     def _moved_on(self, lanes: list[Lane[ProduceJob]]) -> None:
@@ -294,7 +294,7 @@ class ProduceSession:
                 self._lanes.pop(lane.tp, None)
         if self.answers.vanished:
             if not self._lanes:
-                self._ways.close_idle()
+                self._routes.close_idle()
         elif waiting := [lane for lane in lanes if lane.queue]:
             self.pump_lanes(waiting)
         self.hub.lanes_changed()
@@ -309,8 +309,8 @@ class ProduceSession:
                     self.answers.expire(job)
                 else:
                     self._expire_waiting(job)
-        self._ways.sweep(now)
-        return bool(self.answers.jobs) or self._ways.any
+        self._routes.sweep(now)
+        return bool(self.answers.jobs) or self._routes.any
 
     def _expire_waiting(self, job: ProduceJob) -> None:
         """The client's rights are still being asked for. When they are known, the batches that wait behind this one go
@@ -338,7 +338,7 @@ class ProduceSession:
         answered.
         """
         self.answers.vanished = True
-        self._ways.abandon()
+        self._routes.abandon()
         self._transactions.abandon()
         self.hub.carrying.left(self)
         self.hub.budget.forget(self._connection)
@@ -357,5 +357,5 @@ class ProduceSession:
             if self.hub.fences.discard_lane(lane):
                 del self._lanes[tp]
         self.answers.jobs.clear()
-        self._ways.close_idle()
+        self._routes.close_idle()
         self.hub.lanes_changed()

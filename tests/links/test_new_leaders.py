@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from linker.promote.new_leaders import open_ways, wait_known, wait_named
+from linker.promote.new_leaders import open_connections, wait_known, wait_named
 from tests.fakes import FakeCluster
 from wire.client.cluster import Cluster
 from wire.client.security import ClientSecurity
@@ -135,7 +135,7 @@ async def test_a_cancelled_wait_leaves_the_connections_usable(monkeypatch: pytes
 async def test_ways_are_open_afterwards_and_a_dead_end_is_no_error() -> None:
     async with clusters() as (fake, cluster):
         await fake.brokers[2].stop()
-        await open_ways([(cluster, 1), (cluster, 2), (cluster, 3)], timeout=20)
+        await open_connections([(cluster, 1), (cluster, 2), (cluster, 3)], timeout=20)
         fake.requests.clear()
         for node in (1, 3):
             await cluster.connection(node)

@@ -17,7 +17,7 @@ from linker.config.file import parse_config
 from linker.joined_sources import JoinedSources
 from linker.link_broker import LinkBroker, SharedBuffers
 from linker.links.running import RunningLinks
-from linker.process.early_bind import Doors
+from linker.process.early_bind import EarlySockets
 from linker.source_identity import identity_path
 from router.ports import EndlessLease
 from tests.controller.memory_store import MemoryStore
@@ -36,7 +36,9 @@ class Brokers:
 
     def __init__(self, controller: Any) -> None:
         self.controller = controller
-        self.shared = SharedBuffers(frames=FramePool(1 << 20), partial=PartialFrames(), doors=Doors())
+        self.shared = SharedBuffers(
+            frames=FramePool(1 << 20), partial=PartialFrames(), early_sockets=EarlySockets()
+        )
 
     def make(
         self, link: Link, settings: Any, cluster: Any, identity: Any, file: Any, link_brokers: Any
@@ -88,7 +90,9 @@ sources:
         )
         config.sidecar.state_dir.mkdir(parents=True, exist_ok=True)
         brokers: Any = Brokers(self.controller)
-        found = JoinedSources(config, Doors(), lambda: self.controller.image, lambda: "target-id", brokers)
+        found = JoinedSources(
+            config, EarlySockets(), lambda: self.controller.image, lambda: "target-id", brokers
+        )
         found.group = group
         self.controller.listeners.add(found.follow)
         found.follow(())

@@ -25,7 +25,7 @@ from linker.link_broker import LinkBroker, SharedBuffers
 from linker.link_broker_settings import LinkBrokerSettings, connect_cluster
 from linker.links.running import RunningLinks
 from linker.membership import ClusterIdChanged, Identity
-from linker.process.early_bind import Doors
+from linker.process.early_bind import EarlySockets
 from linker.snapshot import broker_sample
 from router.fence import FenceState
 from router.ports import EndlessLease
@@ -167,7 +167,7 @@ class Place:
 @pytest_asyncio.fixture
 async def places(tmp_path: Path) -> AsyncIterator[tuple[Place, Place]]:
     """Broker 900 of the target and broker 800 of the source, started, in one process."""
-    shared = SharedBuffers(frames=FramePool(1 << 20), partial=PartialFrames(), doors=Doors())
+    shared = SharedBuffers(frames=FramePool(1 << 20), partial=PartialFrames(), early_sockets=EarlySockets())
     target, source = Place("target", 900, tmp_path, shared), Place("source", 800, tmp_path, shared)
     async with target.stack, source.stack, TaskGroup() as group:
         for place in (target, source):

@@ -34,7 +34,7 @@ async def test_the_connection_ends_behind_one_whose_time_is_over() -> None:
         second = producer.send(0, timeout_ms=60_000)
         assert (await first)[0].error == 7
         speaks()
-        for route in list(session(rig).produce._ways._routes._routes.values()):
+        for route in list(session(rig).produce._routes._routes._routes.values()):
             route.close()
         assert (await asyncio.wait_for(second, 25))[0].error == 7
         again = [producer.send(0, sequence=sequence) for sequence in (1, 2)]

@@ -457,35 +457,35 @@ def inside(lane: Lane[str]) -> dict[str, object]:
 @pytest.mark.parametrize("behind", [0, 1])
 def test_in_one_piece_it_is_the_same(made: Callable[[], Batch[str]], behind: int) -> None:
     """The first of a producer, known or not, or of none; with another one behind it or without."""
-    (steps, _), (express, _) = warmed(), warmed()
+    (steps, _), (fast_path, _) = warmed(), warmed()
     one, same = made(), made()
     steps.offer(one)
     assert steps.take(ROUTE) is one
-    assert express.passes(same, ROUTE)
-    express.pass_on(same, ROUTE)
-    assert inside(steps) == inside(express)
-    for lane in (steps, express):
+    assert fast_path.passes(same, ROUTE)
+    fast_path.pass_on(same, ROUTE)
+    assert inside(steps) == inside(fast_path)
+    for lane in (steps, fast_path):
         for _ in range(behind):
             lane.offer(batch(5))
             lane.take(ROUTE)
     assert steps.answered(one, 0) == [(one, 0)]
-    assert express.lands(same)
-    express.acknowledged(same)
-    assert inside(steps) == inside(express)
+    assert fast_path.lands(same)
+    fast_path.acknowledged(same)
+    assert inside(steps) == inside(fast_path)
     assert repr(one) == repr(same)
-    assert express.expire(same) == [], "it was told"
+    assert fast_path.expire(same) == [], "it was told"
 
 
 def test_in_one_piece_it_is_the_same_behind_one_that_went_back() -> None:
-    (steps, (a, b)), (express, (c, d)) = warmed(1, 2), warmed(1, 2)
-    for lane, first in ((steps, a), (express, c)):
+    (steps, (a, b)), (fast_path, (c, d)) = warmed(1, 2), warmed(1, 2)
+    for lane, first in ((steps, a), (fast_path, c)):
         lane.expire(first)
         lane.answered(first, 0)
     assert (b.state, d.state) == (BatchState.BEHIND, BatchState.BEHIND)
     assert steps.answered(b, 0) == [(b, 0)]
-    assert express.lands(d)
-    express.acknowledged(d)
-    assert inside(steps) == inside(express)
+    assert fast_path.lands(d)
+    fast_path.acknowledged(d)
+    assert inside(steps) == inside(fast_path)
     assert repr(b) == repr(d)
 
 

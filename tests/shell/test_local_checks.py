@@ -16,7 +16,7 @@ import pytest
 from linker.checks.this_machine import CannotListen, CannotWrite, check_local
 from linker.config.file import parse_config
 from linker.config.model import Config
-from linker.process.early_bind import Doors
+from linker.process.early_bind import EarlySockets
 from linker.sidecar import Sidecar
 from tests.fakes.cluster import FakeCluster
 from wire.errors import InvalidSecurityConfig
@@ -42,7 +42,7 @@ def config(directory: Path, bootstrap: str = "127.0.0.1:1", **sidecar: Any) -> C
 
 
 def test_all_is_well(tmp_path: Path) -> None:
-    check_local(config(tmp_path), Doors())
+    check_local(config(tmp_path), EarlySockets())
     assert [path.name for path in tmp_path.rglob("*")] == ["state"], "nothing is left behind"
 
 
@@ -55,17 +55,17 @@ def test_a_port_that_is_taken(tmp_path: Path, key: str, named: str) -> None:
         url = f"127.0.0.1:{port}"
         value: Any = [f"PLAINTEXT://{url}"] if key == "listeners" else url
         with pytest.raises(CannotListen, match=rf"{named}: cannot bind to 127\.0\.0\.1:{port}: .*in use"):
-            check_local(config(tmp_path, **{key: value}), Doors())
+            check_local(config(tmp_path, **{key: value}), EarlySockets())
 
 
 def test_a_port_that_is_held_for_the_listener_already(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    doors = Doors([("127.0.0.1", port)])
+    early_sockets = EarlySockets([("127.0.0.1", port)])
     try:
-        check_local(config(tmp_path, listeners=[f"PLAINTEXT://127.0.0.1:{port}"]), doors)
+        check_local(config(tmp_path, listeners=[f"PLAINTEXT://127.0.0.1:{port}"]), early_sockets)
     finally:
-        doors.close()
+        early_sockets.close()
 
 
 def test_a_name_with_an_address_that_the_admin_api_does_not_bind(
@@ -84,11 +84,11 @@ def test_a_name_with_an_address_that_the_admin_api_does_not_bind(
         monkeypatch.setattr("linker.checks.this_machine.socket.getaddrinfo", look_up)
         check_local(
             config(tmp_path, listeners=["PLAINTEXT://127.0.0.1:0"], **{"admin.listen": "localhost:1"}),
-            Doors(),
+            EarlySockets(),
         )
         known[1] = (*known[1][:4], ("127.0.0.1", port))
         with pytest.raises(CannotListen, match=r"admin\.listen: cannot bind to localhost:1: .*in use"):
-            check_local(config(tmp_path, **{"admin.listen": "localhost:1"}), Doors())
+            check_local(config(tmp_path, **{"admin.listen": "localhost:1"}), EarlySockets())
 
 
 def test_a_family_that_this_machine_has_not_is_passed_over(
@@ -107,10 +107,10 @@ def test_a_family_that_this_machine_has_not_is_passed_over(
     ]
     monkeypatch.setattr("linker.checks.this_machine.socket.getaddrinfo", lambda *_, **__: found)
     monkeypatch.setattr("linker.checks.this_machine.socket.socket", without_ipv6)
-    check_local(config(tmp_path, listeners=["PLAINTEXT://localhost:1"]), Doors())
+    check_local(config(tmp_path, listeners=["PLAINTEXT://localhost:1"]), EarlySockets())
     del found[1]
     with pytest.raises(CannotListen, match="Address family not supported"):
-        check_local(config(tmp_path, listeners=["PLAINTEXT://localhost:1"]), Doors())
+        check_local(config(tmp_path, listeners=["PLAINTEXT://localhost:1"]), EarlySockets())
 
 
 def test_an_address_of_another_machine(tmp_path: Path) -> None:
@@ -120,14 +120,14 @@ def test_an_address_of_another_machine(tmp_path: Path) -> None:
                 tmp_path,
                 listeners=["PLAINTEXT://192.0.2.1:19092"],
             ),
-            Doors(),
+            EarlySockets(),
         )
 
 
 def test_a_state_directory_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CannotWrite, match=r"sidecar\.state\.dir: cannot write to .*file"):
-        check_local(config(tmp_path / "file"), Doors())
+        check_local(config(tmp_path / "file"), EarlySockets())
 
 
 def test_a_certificate_that_is_not_there(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_certificate_that_is_not_there(tmp_path: Path) -> None:
                     "listener.name.ssl.ssl.keystore.location": str(tmp_path / "no-such.pem"),
                 },
             ),
-            Doors(),
+            EarlySockets(),
         )
 
 

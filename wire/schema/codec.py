@@ -40,13 +40,13 @@ _VERSIONS: dict[str, tuple[int, int]] = {
 # the hot path comes near: 100,000 partitions in one ListOffsets are 2 MiB.
 MAX_DECODED_REQUEST = 4 * 1024 * 1024
 
-_BY_HAND: fast_messages.Messages = {
+_FAST_MESSAGES: fast_messages.Messages = {
     **alter_isr.MESSAGES,
     **config_messages.MESSAGES,
     **group_messages.MESSAGES,
     **partition_messages.MESSAGES,
 }
-for _api, _version in _BY_HAND:  # also versions that kio has no more
+for _api, _version in _FAST_MESSAGES:  # also versions that kio has no more
     _VERSIONS[_api] = (min(_VERSIONS[_api][0], _version), _VERSIONS[_api][1])
 _REQUEST_HEAD = struct.Struct(">hhi")
 _NO_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -88,7 +88,7 @@ def encode_request(
     client_id: str | None,
 ) -> bytes:
     """A request without its size prefix."""
-    body = fast_messages.encode_body(_BY_HAND, api, version, fields)
+    body = fast_messages.encode_body(_FAST_MESSAGES, api, version, fields)
     if body is not None:
         head = _REQUEST_HEAD.pack(api_key(api), version, correlation_id)
         return b"".join((head, string(client_id), b"\0", body))
@@ -120,7 +120,7 @@ def decode_response(api: str, version: int, frame: Buffer, *, whole: bool = Fals
     """The entity of a response frame that starts at its correlation id. `whole`: with all its fields, to be passed on."""
     # Off the hot path a copy is cheap, and the entity must not keep the receive buffer alive.
     data = bytes(frame)
-    answer = None if whole else fast_messages.decode_answer(_BY_HAND, api, version, data)
+    answer = None if whole else fast_messages.decode_answer(_FAST_MESSAGES, api, version, data)
     if answer is not None:
         return answer
     entity_type = _schema(api, version, EntityType.response)

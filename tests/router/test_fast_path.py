@@ -45,12 +45,12 @@ class Ways:
     """How requests were admitted, counted."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.express = self.step_by_step = 0
+        self.fast_path = self.step_by_step = 0
         send, admit = FastPath.send, ProduceSession._admit
 
         def sent(one: FastPath, *arguments: Any) -> bool:
             done = send(one, *arguments)
-            self.express += done
+            self.fast_path += done
             return done
 
         def admitted(one: ProduceSession, *arguments: Any) -> None:
@@ -107,7 +107,7 @@ async def usual(rig: Rig, producer: Producer) -> object:
 async def test_a_usual_write(high: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, ways = await twice(usual, monkeypatch, source_versions={"produce": (3, high)})
     assert seen == [(0, 1 + number) for number in range(8)]
-    assert (ways.express, ways.step_by_step) == (8, 1)
+    assert (ways.fast_path, ways.step_by_step) == (8, 1)
 
 
 @pytest.mark.parametrize("version", [9, 11, 12, 13])
@@ -120,7 +120,7 @@ async def test_by_the_version_of_the_client(version: int, monkeypatch: pytest.Mo
     seen, ways = await twice(story, monkeypatch)
     assert seen == [[(0, 1)], [(0, 2)], [(0, 3)]]
     # By another name of the topic its way is learned anew, by the first.
-    assert ways.express == (3 if version == 13 else 2)
+    assert ways.fast_path == (3 if version == 13 else 2)
 
 
 async def test_an_old_version_by_a_known_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ async def test_an_old_version_by_a_known_name(monkeypatch: pytest.MonkeyPatch) -
         return int(one.error_code), one.base_offset
 
     seen, ways = await twice(story, monkeypatch)
-    assert (seen, ways.express) == ((0, 2), 0)
+    assert (seen, ways.fast_path) == ((0, 2), 0)
 
 
 async def not_forwarding(rig: Rig, producer: Producer) -> object:
@@ -262,7 +262,7 @@ UNUSUAL: dict[Story, tuple[object, int]] = {
 @pytest.mark.parametrize("story", UNUSUAL, ids=lambda story: story.__name__)
 async def test_an_unusual_write(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, ways = await twice(story, monkeypatch)
-    assert (seen, ways.express) == UNUSUAL[story]
+    assert (seen, ways.fast_path) == UNUSUAL[story]
 
 
 async def test_the_leader_moved(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,13 +274,13 @@ async def test_the_leader_moved(monkeypatch: pytest.MonkeyPatch) -> None:
 
     seen, ways = await twice(story, monkeypatch)
     assert seen == [[(0, 1)], [(0, 2)]]
-    assert ways.express == 1  # the second: the way to the new leader is known
+    assert ways.fast_path == 1  # the second: the way to the new leader is known
 
 
 async def test_a_refused_one_is_sent_again_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, ways = await twice(waits_behind, monkeypatch)
     assert seen == [(0, 1), (0, 2), (0, 3)]
-    assert ways.express >= 1
+    assert ways.fast_path >= 1
 
 
 async def test_the_connection_is_cut_behind_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +289,7 @@ async def test_the_connection_is_cut_behind_the_write(monkeypatch: pytest.Monkey
         return codes(await producer.send(0))
 
     seen, ways = await twice(story, monkeypatch)
-    assert ways.express == 1
+    assert ways.fast_path == 1
     assert seen == [(0, 1)] or seen == [(0, -1)]
 
 
@@ -303,7 +303,7 @@ async def test_the_answer_comes_when_the_lease_is_over(monkeypatch: pytest.Monke
         return codes(await pending)
 
     seen, ways = await twice(story, monkeypatch)
-    assert (seen, ways.express) == ([(0, 1)], 1)
+    assert (seen, ways.fast_path) == ([(0, 1)], 1)
 
 
 async def test_the_answer_comes_when_the_source_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +315,7 @@ async def test_the_answer_comes_when_the_source_is_given_up(monkeypatch: pytest.
         return told
 
     seen, ways = await twice(story, monkeypatch)
-    assert (seen, ways.express) == ([(7, -1)], 1)
+    assert (seen, ways.fast_path) == ([(7, -1)], 1)
 
 
 async def test_the_answer_comes_when_somebody_else_leads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +327,7 @@ async def test_the_answer_comes_when_somebody_else_leads(monkeypatch: pytest.Mon
         return codes(await pending)
 
     seen, ways = await twice(story, monkeypatch)
-    assert (seen, ways.express) == ([(7, -1)], 1)
+    assert (seen, ways.fast_path) == ([(7, -1)], 1)
 
 
 async def test_the_new_leader_is_written_to_while_clients_do_not_know_it(
@@ -343,11 +343,11 @@ async def test_the_new_leader_is_written_to_while_clients_do_not_know_it(
         rig.directory.mirrors["orders"].partitions[0].leading = True
         results = [codes(await producer.send(0)) for _ in range(2)]
         (session,) = sessions(rig)
-        assert all(one.route.link == "east" for one in session.produce._express._usual.values())
+        assert all(one.route.link == "east" for one in session.produce._fast_path._usual.values())
         return results, rig.source.counts["produce"], rig.router.stats.links["east"].carried
 
     seen, ways = await twice(story, monkeypatch)
-    assert (seen, ways.express) == (([[(0, 1)], [(0, 2)]], 1, 2), 0)
+    assert (seen, ways.fast_path) == (([[(0, 1)], [(0, 2)]], 1, 2), 0)
 
 
 async def test_the_right_to_write_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +368,7 @@ async def test_the_right_to_write_is_asked_for_again(monkeypatch: pytest.MonkeyP
 
     limits = RouterLimits(settle_grace=0.3, authorization_ttl=0.05)
     seen, ways = await twice(story, monkeypatch, limits=limits)
-    assert (seen, ways.express) == (([(0, 1)], [(29, -1)]), 1)
+    assert (seen, ways.fast_path) == (([(0, 1)], [(29, -1)]), 1)
 
 
 async def test_another_producer_waits_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,7 +380,7 @@ async def test_another_producer_waits_behind_it(monkeypatch: pytest.MonkeyPatch)
         return [codes(await one) for one in (producer.send(0), other.send(0))]
 
     seen, ways = await twice(story, monkeypatch)
-    assert (seen, ways.express) == ([[(0, 1)], [(0, 2)]], 1)
+    assert (seen, ways.fast_path) == ([[(0, 1)], [(0, 2)]], 1)
 
 
 async def test_whoever_waits_for_the_answers_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,7 +392,7 @@ async def test_whoever_waits_for_the_answers_hears_of_it(monkeypatch: pytest.Mon
         return codes(await pending)
 
     seen, ways = await twice(story, monkeypatch)
-    assert (seen, ways.express) == ([(0, 1)], 1)
+    assert (seen, ways.fast_path) == ([(0, 1)], 1)
 
 
 async def test_nobody_is_there_to_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,8 +403,8 @@ async def test_nobody_is_there_to_be_told(monkeypatch: pytest.MonkeyPatch) -> No
         return rig.router.hub.fences.lanes(TP0)
 
     seen, ways = await twice(story, monkeypatch)
-    assert (not seen, ways.express) == (True, 1)
-    assert (ways.express, ways.step_by_step) == (1, 1)
+    assert (not seen, ways.fast_path) == (True, 1)
+    assert (ways.fast_path, ways.step_by_step) == (1, 1)
 
 
 async def test_long_client_ids_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,4 +415,4 @@ async def test_long_client_ids_are_not_remembered(monkeypatch: pytest.MonkeyPatc
         return [codes(await producer.send(0)) for _ in range(3)]
 
     seen, ways = await twice(story, monkeypatch)
-    assert (seen, ways.express) == ([[(0, 1)], [(0, 2)], [(0, 3)]], 0)
+    assert (seen, ways.fast_path) == ([[(0, 1)], [(0, 2)], [(0, 3)]], 0)

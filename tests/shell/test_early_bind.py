@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from lab.clusters.ports import PortReservation
-from linker.process.early_bind import Doors
+from linker.process.early_bind import EarlySockets
 from wire.client.security import ListenerSecurity
 from wire.server.listener import Exchange, ListenerInfo, start_listener
 
@@ -29,12 +29,14 @@ def echo(exchange: Exchange) -> None:
 
 
 async def test_who_comes_early_is_answered_by_who_serves_later(port: int) -> None:
-    doors = Doors([(HOST, port)])
+    early_sockets = EarlySockets([(HOST, port)])
     reader, writer = await asyncio.open_connection(HOST, port)
     writer.write(REQUEST)
     await writer.drain()
     info = ListenerInfo("CLIENTS", "PLAINTEXT")
-    listener = await start_listener(HOST, port, info, ListenerSecurity(), echo, bound=doors.take(HOST, port))
+    listener = await start_listener(
+        HOST, port, info, ListenerSecurity(), echo, bound=early_sockets.take(HOST, port)
+    )
     try:
         assert listener.port == port
         async with asyncio.timeout(30):
@@ -42,13 +44,13 @@ async def test_who_comes_early_is_answered_by_who_serves_later(port: int) -> Non
     finally:
         writer.close()
         await listener.close()
-    assert doors.take(HOST, port) is None, "it is given away once"
+    assert early_sockets.take(HOST, port) is None, "it is given away once"
 
 
 async def test_who_waited_for_nothing_is_told(port: int) -> None:
-    doors = Doors([(HOST, port)])
+    early_sockets = EarlySockets([(HOST, port)])
     reader, writer = await asyncio.open_connection(HOST, port)
-    doors.close()
+    early_sockets.close()
     with pytest.raises(ConnectionError):
         async with asyncio.timeout(30):
             writer.write(REQUEST)
@@ -57,12 +59,12 @@ async def test_who_waited_for_nothing_is_told(port: int) -> None:
     writer.transport.abort()
     with pytest.raises(OSError, match="refused"):
         socket.create_connection((HOST, port), timeout=5)
-    Doors([(HOST, port)]).close()  # and it can be bound again
+    EarlySockets([(HOST, port)]).close()  # and it can be bound again
 
 
 def test_what_cannot_be_bound_is_left_to_whoever_serves_it(port: int) -> None:
-    first = Doors([(HOST, port)])
-    second = Doors([(HOST, port), ("localhost", port), (HOST, 0), ("no such host", port)])
+    first = EarlySockets([(HOST, port)])
+    second = EarlySockets([(HOST, port), ("localhost", port), (HOST, 0), ("no such host", port)])
     assert [second.take(host, at) for host, at in ((HOST, port), ("localhost", port), (HOST, 0))] == [
         None
     ] * 3

@@ -285,9 +285,9 @@ def test_requests_are_those_of_the_schema(api: str, version: int, monkeypatch: p
         return codec.encode_request(api, version, fields, correlation_id=7, client_id="kafka-linker-1")
 
     ours = [encoded(fields) for fields in requests]
-    messages = codec._BY_HAND
+    messages = codec._FAST_MESSAGES
     assert all(by_hand.encode_body(messages, api, version, fields) is not None for fields in requests)
-    monkeypatch.setattr(codec, "_BY_HAND", {})
+    monkeypatch.setattr(codec, "_FAST_MESSAGES", {})
     assert ours == [encoded(fields) for fields in requests]
 
 
@@ -296,7 +296,7 @@ def test_answers_are_those_of_the_schema(api: str, version: int, monkeypatch: py
     source = random.Random(f"{api}{version}")
     frames = [codec.encode_response(api, version, 7, response(api, version, source)) for _ in range(20)]
     by_hand = [plain(codec.decode_response(api, version, frame)) for frame in frames]
-    monkeypatch.setattr(codec, "_BY_HAND", {})
+    monkeypatch.setattr(codec, "_FAST_MESSAGES", {})
     by_schema = [codec.decode_response(api, version, frame) for frame in frames]
     assert by_hand == [as_kept(one, shape) for one, shape in zip(by_schema, by_hand, strict=True)]
 
@@ -324,7 +324,7 @@ def test_a_garbled_answer_is_said_to_be_one(api: str, version: int) -> None:
 
 def test_requests_with_further_fields_go_by_the_schema() -> None:
     fields = request("offset_commit", random.Random(1)) | {"group_instance_id": "me"}
-    assert by_hand.encode_body(codec._BY_HAND, "offset_commit", 9, fields) is None
+    assert by_hand.encode_body(codec._FAST_MESSAGES, "offset_commit", 9, fields) is None
     frame = codec.encode_request("offset_commit", 9, fields, correlation_id=1, client_id=None)
     assert codec.decode_request(frame)[1].group_instance_id == "me"
 

@@ -83,7 +83,7 @@ def spec(tp: TopicPartition) -> MirrorSpec:
 
 
 @asynccontextmanager
-async def standing_in(specs_of: Any) -> AsyncIterator[ReplicaAsSource]:
+async def running(specs_of: Any) -> AsyncIterator[ReplicaAsSource]:
     nobody: Any = SimpleNamespace(remove=lambda _tps: None)
     controller: Any = SimpleNamespace(image=SimpleNamespace(link_partitions=lambda _link: []))
     one = ReplicaAsSource(
@@ -122,7 +122,7 @@ async def test_all_partitions_are_served_by_one_question() -> None:
         await asyncio.sleep(0.02)
         return {state.tp: spec(state.tp) for state in states}, {}
 
-    async with standing_in(specs_of) as one:
+    async with running(specs_of) as one:
         one.on_records([fenced(tp) for tp in TPS])
         await served(one, TPS)
     assert asked == [MANY]
@@ -138,7 +138,7 @@ async def test_a_topic_in_trouble_is_in_nobody_elses_way(monkeypatch: pytest.Mon
         fine = {state.tp: spec(state.tp) for state in states if state.topic != "bad" or len(asked) > 2}
         return fine, {"bad": LinkerError("not known yet")} if len(asked) <= 2 else {}
 
-    async with standing_in(specs_of) as one:
+    async with running(specs_of) as one:
         one.on_records([fenced(bad), *(fenced(tp) for tp in good[:2])])
         await served(one, good[:2])
         monkeypatch.setattr(replica_as_source, "_RETRY", 0.01)
@@ -159,7 +159,7 @@ async def test_when_nothing_can_be_asked_all_are_tried_again(monkeypatch: pytest
             raise LinkerError("the target is away")
         return {state.tp: spec(state.tp) for state in states}, {}
 
-    async with standing_in(specs_of) as one:
+    async with running(specs_of) as one:
         one.on_records([fenced(tp) for tp in TPS[:2]])
         await served(one, TPS[:2])
     assert tries == 3

@@ -11,7 +11,7 @@ import pytest
 from router.fence import FenceState
 from tests.fakes.batches import build_batch
 from tests.router.rig import E0, Producer, Rig, eventually
-from tests.router.test_express import codes, sessions, twice
+from tests.router.test_fast_path import codes, sessions, twice
 from wire.errors import LinkerError
 from wire.frames.produce import ProduceResponse, encode_produce_request, parse_produce_response
 from wire.frames.types import TopicPartition
@@ -31,7 +31,7 @@ async def of_known_ways(
 
     seen, counts = await twice(known, monkeypatch, **{"partitions": 4, **options})
     # The first write and the first one to all of them are nobody's usual ones.
-    return seen, (counts.express, counts.step_by_step - 2)
+    return seen, (counts.fast_path, counts.step_by_step - 2)
 
 
 def nodes_of(rig: Rig) -> set[int]:
@@ -72,9 +72,9 @@ async def test_by_the_version_of_the_client(version: int, monkeypatch: pytest.Mo
         other.sequences = dict(producer.sequences)
         return [codes(await other.send(0, 3)) for _ in range(3)]
 
-    seen, (express, _) = await of_known_ways(story, monkeypatch)
+    seen, (fast_path, _) = await of_known_ways(story, monkeypatch)
     assert seen == [[(0, 2 + n), (0, 1 + n)] for n in range(3)]
-    assert express == (3 if version == 13 else 2)  # by another name the way is learned anew
+    assert fast_path == (3 if version == 13 else 2)  # by another name the way is learned anew
 
 
 async def test_without_a_producer_id(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +238,7 @@ async def acks_0(rig: Rig, producer: Producer) -> object:
 async def one_is_new(rig: Rig, producer: Producer) -> object:
     """Its first write: nothing is known of the way there."""
     (session,) = sessions(rig)
-    usual = session.produce._express._usual
+    usual = session.produce._fast_path._usual
     for known in [known for known in usual if known[1] == 2]:
         del usual[known]
     return [codes(await producer.send(*ALL)) for _ in range(2)]
@@ -284,8 +284,8 @@ async def test_a_node_refuses_its_part(code: int, monkeypatch: pytest.MonkeyPatc
         many = [producer.send(*ALL) for _ in range(3)]
         return [[one.error for one in await each] for each in many]
 
-    seen, (express, _) = await of_known_ways(story, monkeypatch)
-    assert express >= 1
+    seen, (fast_path, _) = await of_known_ways(story, monkeypatch)
+    assert fast_path >= 1
     if code == 6:
         assert seen == [[0] * 4] * 3
     else:
@@ -470,7 +470,7 @@ async def test_a_connection_that_is_closed_is_not_written_to(monkeypatch: pytest
 
     async def story(rig: Rig, producer: Producer) -> object:
         (session,) = sessions(rig)
-        for usual in session.produce._express._usual.values():
+        for usual in session.produce._fast_path._usual.values():
             usual.route.close()
         return codes(await Producer(producer.connection, rig).send(*ALL))
 
@@ -481,7 +481,7 @@ async def test_a_connection_that_is_closed_is_not_written_to(monkeypatch: pytest
 async def test_without_an_answer_to_come_nothing_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(rig: Rig, producer: Producer) -> object:
         (session,) = sessions(rig)
-        usual = session.produce._express._usual
+        usual = session.produce._fast_path._usual
         usual.clear()
         answered = rig.router.stats.produce_answered
         producer.send(*ALL, acks=0)
