@@ -43,7 +43,9 @@ class AskedChanges:
                 errors = await self._write(member, asks)
             except Exception as failed:
                 if not isinstance(failed, LinkerError):
-                    log.exception("a change that sidecar %d asked for", member.hello.broker_id)
+                    log.exception(
+                        "writing a change for sidecar %d hit a bug; it is told so", member.hello.broker_id
+                    )
                 errors = {ask.n: failed for ask in asks}
             for ask in asks:
                 failure = errors.get(ask.n)

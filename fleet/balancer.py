@@ -188,7 +188,10 @@ class Balancer:
         dead = [b for b in dead if any(view.leader == b and able.intersection(view.isr) for view in views)]
         fenced = False
         for broker_id in self._unfenced(dead):
-            log.warning("sidecar %d is not heard of: its broker is fenced", broker_id)
+            log.warning(
+                "sidecar %d has not reported in time: fencing its broker, so that others lead its partitions",
+                broker_id,
+            )
             try:
                 await self._ports.fence_broker(
                     broker_id, brokers[broker_id].epoch, timeout=self._settings.call_timeout

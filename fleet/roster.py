@@ -97,10 +97,10 @@ class Roster:
         known = set(self.controller.image.identities) | set(self.members)
         dead = frozenset(broker for broker in known if self.is_dead(broker, now))
         for broker in sorted(dead - self._dead):
-            log.warning("sidecar %d is not heard of any more", broker)
+            log.warning("sidecar %d has not reported in time: it counts as dead", broker)
         for broker in sorted(self._dead - dead):
             if broker in known:
-                log.info("sidecar %d is heard of again", broker)
+                log.info("sidecar %d reports again", broker)
         self._dead = dead
         seen = (self.alive(), frozenset(self.members), self.draining())
         if seen != self._seen:

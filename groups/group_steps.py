@@ -63,7 +63,9 @@ class GroupSteps(GroupWaits):
                     await self._take(step, group)
             except (LinkerError, TimeoutError) as error:
                 if failed != str(error):
-                    log.warning("link %s: group %s: %s (again)", self._book.link, shown_id(self._name), error)
+                    log.warning(
+                        "link %s: group %s: %s; tried again", self._book.link, shown_id(self._name), error
+                    )
                 failed = run.trouble = str(error)
                 wait = backoff.next()
                 await asyncio.sleep(backoff.first if self._too_late(group) else wait)
@@ -261,7 +263,10 @@ class GroupSteps(GroupWaits):
             except (LinkerError, TimeoutError) as error:
                 # It is open, so no step may be repeated.
                 log.warning(
-                    "link %s: group %s runs or not, unseen: %s", self._book.link, shown_id(self._name), error
+                    "link %s: group %s is open; whether its members run on the target could not be checked: %s",
+                    self._book.link,
+                    shown_id(self._name),
+                    error,
                 )
                 await self._opening_check.say(
                     reason, f"open; whether it runs on the target could not be seen: {error}"

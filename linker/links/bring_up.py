@@ -156,7 +156,9 @@ class BringUp(LinkPart):
                 self._due.done(topic)
                 continue
             if self.trouble.get(topic) != str(why):
-                log.warning("mirror %s of link %s is not complete: %s", topic, self._link, why)
+                log.warning(
+                    "mirror %s of link %s cannot be completed yet: %s; tried again", topic, self._link, why
+                )
             self.trouble[topic] = str(why)
             self._due.failed(topic, clock())
 

@@ -133,7 +133,7 @@ async def _elect(
         )
     await target.metadata.wait_for(lambda now: _led(now, tps, link_brokers), _CALL_TIMEOUT)
     log.warning(
-        "%s had no leader, and nobody whom the target would elect: led by the link broker again, the copies stay",
+        "%s had no leader that the target could elect; a link broker leads again and the copies are kept",
         ", ".join(str(tp) for tp in tps[:5]),
     )
 

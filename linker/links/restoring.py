@@ -185,4 +185,4 @@ class Restores:
             self.reasons[topic] = str(error)
 
     def _failed(self, error: Exception) -> None:
-        log.warning("link %s: restored sources: %s (again)", self._link, error)
+        log.warning("link %s: looking after restored sources failed: %s; tried again", self._link, error)

@@ -143,11 +143,12 @@ class SourceEvents:
             writes = again
             if again:
                 log.warning(
-                    "link %s: the state of %s and %d more partitions could not be written: %s (again)",
+                    "link %s: the state of %s and %d more partitions could not be written: %s; tried again in %g s",
                     self._link,
                     again[0].tp,
                     len(again) - 1,
                     refused[again[0].tp],
+                    _RETRY,
                 )
                 if time.monotonic() - began > _SERVED_ANYWAY:
                     self._serve_all([write for write in again if not self._in_sync(write.tp)])

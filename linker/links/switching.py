@@ -210,7 +210,7 @@ class LinkSwitch:
             await self._records.prove_newest()
             if changes := self._records.config_changes(owner.overrides_of):
                 log.warning(
-                    "link %s: configs at the source that a switch needs, or has left, are set: %s",
+                    "link %s: setting or removing switch configs at the source: %s",
                     self._link,
                     changes,
                 )

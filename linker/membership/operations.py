@@ -138,7 +138,11 @@ class TargetOperations(TopicOperations):
             if isinstance(answer, BrokerError):
                 results |= dict.fromkeys((item.tp for item in group), answer.code)
             elif isinstance(answer, LinkerError):
-                log.warning("AlterPartition of %d partitions: %s", len(group), answer)
+                log.warning(
+                    "AlterPartition of %d partitions got no answer: %s; the metadata log shows whether it was carried out",
+                    len(group),
+                    answer,
+                )
                 lost.append(answer)
             elif isinstance(answer, BaseException):
                 raise answer

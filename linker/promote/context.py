@@ -172,7 +172,9 @@ class PromoteBatch:
             except LinkerError as error:
                 if self.now() >= deadline:
                     raise PromoteStuck(f"{what}: {error}") from error
-                logger.warning("promote %d of link %s: %s: %s (again)", self.job_id, self.link, what, error)
+                logger.warning(
+                    "promote %d of link %s: %s: %s; tried again", self.job_id, self.link, what, error
+                )
                 self.tell(f"{what}: {error}")
             await asyncio.sleep(backoff.next())
 

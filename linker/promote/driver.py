@@ -186,7 +186,11 @@ class PromoteDriver:
         except Exception as error:
             # Nothing was sent. No failure, a bug included, may leave producers held.
             if not isinstance(error, LinkerError | TimeoutError):
-                logger.exception("promote %d of link %s", context.job_id, context.link)
+                logger.exception(
+                    "a batch of promote %d of link %s hit a bug before anything was sent; it is abandoned, its writes go on",
+                    context.job_id,
+                    context.link,
+                )
             await context.go_back(dict.fromkeys(context.tps, full_reason(error)))
             return
         await HandOverRun(context, checks, verified, {}).run(context.tps)
@@ -210,7 +214,11 @@ class PromoteDriver:
                 verified = await self._validated(context, checks)
             except Exception as error:
                 if not isinstance(error, LinkerError | TimeoutError):
-                    logger.exception("failover %d of link %s", context.job_id, context.link)
+                    logger.exception(
+                        "a batch of failover %d of link %s hit a bug before anything was sent; it is abandoned",
+                        context.job_id,
+                        context.link,
+                    )
                 await context.go_back(dict.fromkeys(context.tps, full_reason(error)))
                 return
             await HandOverRun(context, checks, verified, {}).run(context.tps)

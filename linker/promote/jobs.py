@@ -129,13 +129,16 @@ class LinkPromotes:
                 await self._settle_lost()
             except (LinkerError, TimeoutError) as error:
                 log.warning(
-                    "link %s: whether a promote is left that nobody runs is not known yet: %s (again)",
+                    "link %s: looking for promotes that nobody runs failed: %s; tried again in %g s",
                     self._name,
                     error,
+                    _STUCK_PAUSE,
                 )
                 await asyncio.sleep(_STUCK_PAUSE)
             except Exception:
-                log.exception("link %s: settling a promote that nobody runs hit a bug (again)", self._name)
+                log.exception(
+                    "link %s: settling a promote that nobody runs hit a bug; tried again", self._name
+                )
                 await asyncio.sleep(_STUCK_PAUSE)
 
     async def _settle_lost(self) -> None:
@@ -186,7 +189,7 @@ class LinkPromotes:
                     await self._wait_for_mirrors()
                 outcomes = await self._driver().resume(ids)
             except LinkerError as error:
-                log.warning("link %s: a promote cannot be settled yet: %s (again)", self._name, error)
+                log.warning("link %s: a promote cannot be settled yet: %s; tried again", self._name, error)
                 await asyncio.sleep(_STUCK_PAUSE)
                 continue
             for outcome in outcomes:
@@ -277,10 +280,10 @@ class LinkPromotes:
                 for outcome in await driver.resume({job_id}, why=why):
                     self._log_settled(outcome)
             except LinkerError as error:
-                log.warning("link %s: a promote cannot be settled yet: %s (again)", self._name, error)
+                log.warning("link %s: a promote cannot be settled yet: %s; tried again", self._name, error)
             except Exception:
                 # Else it would be held by nobody, for as long as this sidecar is the link controller.
-                log.exception("link %s: settling promote %d hit a bug (again)", self._name, job_id)
+                log.exception("link %s: settling promote %d hit a bug; tried again", self._name, job_id)
 
     def _release_promoted(self) -> None:
         """Promoted partitions need no source any more. Clients that still ask are told the leader from the image."""

@@ -219,10 +219,10 @@ class ReplicaAsSource(LinkPart):
         try:
             specs, trouble = await self._specs_of(ready)
         except LinkerError as error:
-            log.warning("failover of %s: %s (again)", _some(ready), error)
+            log.warning("failover of %s: %s; tried again", _some(ready), error)
             return False
         for topic, why in trouble.items():
-            log.warning("failover of topic %s: %s (again)", topic, why)
+            log.warning("failover of topic %s: %s; tried again", topic, why)
         found: list[MirrorSpec] = []
         for state in ready:
             tp, failover, spec = state.tp, state.failover, specs.get(state.tp)

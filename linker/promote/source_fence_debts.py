@@ -86,6 +86,6 @@ class SourceFenceDebts:
             reason = (
                 f"the source may still refuse writes to {', '.join(topics)}, for promote {job_id}: {error}"
             )
-            log.warning("link %s: %s (again)", self._link, reason)
+            log.warning("link %s: %s; tried again", self._link, reason)
             return reason
         return None

@@ -118,14 +118,16 @@ class OwnerCluster:
         try:
             await self._membership.operations.reassign(replicas, timeout=timeout)
         except OperationFailed as error:
-            log.warning("%s (looked at again)", error)
+            log.warning("%s; tried again if it is still needed", error)
 
     async def elect(self, tps: Tps, *, timeout: float) -> None:
         codes = await self._membership.operations.elect_preferred(tps, timeout=timeout)
         for tp, code in codes.items():
             # The first replica has left the ISR meanwhile, or the order was turned again.
             if code not in (0, PREFERRED_LEADER_NOT_AVAILABLE):
-                log.warning("%s: the election was refused with error %d (looked at again)", tp, code)
+                log.warning(
+                    "%s: the election was refused with error %d; tried again if it is still needed", tp, code
+                )
 
     async def alter_partition(self, items: Sequence[AlterPartitionItem], *, timeout: float) -> None:
         codes = await self._membership.operations.alter_partition(items, timeout=timeout)

@@ -51,7 +51,7 @@ class OwnerSteps:
         try:
             await request
         except (LinkerError, TimeoutError) as error:
-            log.warning("%s (looked at again)", error)
+            log.warning("%s; tried again if it is still needed", error)
 
     async def moved(
         self,

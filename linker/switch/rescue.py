@@ -43,7 +43,9 @@ class Rescues:
         self.task = PeriodicTask("topics that lost their brokers", self._once, _INTERVAL, failed=self._failed)
 
     def _failed(self, error: Exception) -> None:
-        log.warning("link %s: topics that lost their brokers: %s (again)", self._link, error)
+        log.warning(
+            "link %s: giving back topics that lost their brokers failed: %s; tried again", self._link, error
+        )
 
     def topics(self) -> list[str]:
         """Those that are to be given back now."""

@@ -73,7 +73,7 @@ class SyncReplicas:
         self.task = PeriodicTask("in-sync link brokers", self._once, _INTERVAL, failed=self._failed)
 
     def _failed(self, error: Exception) -> None:
-        log.warning("link %s: in-sync link brokers: %s (again)", self._link, error)
+        log.warning("link %s: looking after in-sync link brokers failed: %s; tried again", self._link, error)
 
     def state(self, topic: str) -> tuple[InSync, str] | None:
         """The worst of a topic's partitions with its reason; None if it is not to be in sync."""

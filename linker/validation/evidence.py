@@ -131,7 +131,7 @@ class EvidenceWriter:
             if backoff.over(loop.time(), deadline):
                 return trouble
             log.warning(
-                "link %s: the last validation of promote %d: %s (again)",
+                "link %s: the last validation of promote %d is not complete: %s; tried again",
                 self._job.link,
                 self._job.id,
                 trouble,
@@ -216,7 +216,7 @@ class EvidenceWriter:
                 log.debug("promote %d: its evidence is not asked for any more", self._job.id, exc_info=True)
                 return
             except LinkerError as error:
-                log.warning("promote %d: its evidence cannot be noted: %s (again)", self._job.id, error)
+                log.warning("promote %d: its evidence cannot be noted: %s; tried again", self._job.id, error)
                 await asyncio.sleep(_STORE_PAUSE)
 
     def document(self, tps: Sequence[TopicPartition], trouble: str | None) -> model.Evidence:

@@ -48,7 +48,9 @@ class LostCopies(LinkPart):
             try:
                 await self.forget()
             except LinkerError as error:
-                log.warning("link %s: watermarks of lost copies: %s (again)", self._link, error)
+                log.warning(
+                    "link %s: forgetting watermarks of lost copies failed: %s; tried again", self._link, error
+                )
                 await asyncio.sleep(_RETRY)
                 self._changed.set()
 

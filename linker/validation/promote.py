@@ -70,7 +70,11 @@ class PromoteProof:
                 backoff.reset()
                 await asyncio.sleep(_PAUSE)
             except LinkerError as error:
-                log.warning("link %s: the validation of a promote: %s (again)", self._validation.link, error)
+                log.warning(
+                    "link %s: the validation of a promote failed: %s; tried again",
+                    self._validation.link,
+                    error,
+                )
                 self._trouble = error if isinstance(error, ValidatorError) else ValidatorError(str(error))
                 await asyncio.sleep(backoff.next())
             except Exception:

@@ -322,7 +322,7 @@ class LinkValidator:
             self.trouble = _BUG
             return
         if self.trouble != str(error):
-            log.warning("link %s: continuous validation: %s (again)", self.link, error)
+            log.warning("link %s: continuous validation failed: %s; tried again", self.link, error)
         self.trouble = str(error)
 
     def _rest(self, task: PeriodicTask) -> float | None:

@@ -66,7 +66,10 @@ class AfterHandOver:
 
     def refuse(self, reason: str) -> None:
         if self.refused is None:
-            log.warning("producers are sent away at once after a promote: %s", reason)
+            log.warning(
+                "after a promote producers are sent to the new leaders at once, and their writes are not carried there: %s",
+                reason,
+            )
         self.refused = reason
 
     def handed_over(self, tp: TopicPartition) -> bool:

@@ -382,7 +382,10 @@ class Recovery:
                         try:
                             waiter(self._link)
                         except Exception:  # a bug with one client, and no matter of all others
-                            log.exception("link %s: a client that waited for a leader", self._link)
+                            log.exception(
+                                "link %s: waking a client that waited for a leader hit a bug; other clients go on",
+                                self._link,
+                            )
                 self._last_end = loop.time()
         finally:
             self._running = False

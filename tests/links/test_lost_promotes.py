@@ -202,7 +202,7 @@ async def test_a_store_that_stays_away_is_waited_for(stage: Stage, caplog: pytes
     with pytest.raises(StoreError):
         await stage.ask()
     async with asyncio.timeout(30):
-        while "is not known yet: the store is away" not in caplog.text:
+        while "nobody runs failed: the store is away" not in caplog.text:
             await asyncio.sleep(0.001)
     assert stage.runtime.settling
     stage.away = False

@@ -177,7 +177,11 @@ class FleetNodes:
                 if self._held is None:
                     await self._vacate(await read_epoch(self._client))
         except ControllerError as error:
-            logger.warning("a seat taken and not wanted may stay until the session ends: %s", error)
+            logger.warning(
+                "a cancelled claim of the seat could not be undone; the seat may stay taken until this ZooKeeper session "
+                "ends: %s",
+                error,
+            )
 
     async def resign(self) -> None:
         self._lose("resigned")
