@@ -211,7 +211,7 @@ class Cursors(Generic[MirrorT]):
             self._host.cursor_closed(cursor)
 
     def drop(self) -> None:
-        """Nobody is served any more."""
+        """Detach all followers and close the cursors."""
         for progress in self._mirror.followers.values():
             progress.cursor = None
         for cursor in self.open:

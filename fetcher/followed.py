@@ -74,7 +74,7 @@ class Followed:
         self.not_before = 0.0
 
     def freeze(self, reason: str) -> int:
-        """Nothing more is read; where the log ends."""
+        """Stop reading. Returns the end of the log."""
         if self.end is None:
             if self.cursor is None:
                 raise LocalProtocolError("a partition that is not fed has no end")

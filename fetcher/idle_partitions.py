@@ -67,7 +67,7 @@ class ChangeOver(Generic[FetcherT]):
         self.offered.clear()
 
     def part_with_idle(self, now: float) -> None:
-        """Now and then, offer the quiet sibling what does not move."""
+        """Offer cursors without records to the quiet sibling, at most five times per `quiet_after`."""
         fetcher = self._fetcher
         if fetcher.quiet or len(fetcher.cursors) <= self._limits.busy_partitions:
             return

@@ -310,7 +310,7 @@ class InSyncFollower:
             fetcher.touch(cursor)
 
     def _let_go(self, followed: Followed, reason: str) -> None:
-        """It is read as before."""
+        """Stop following the partition as a replica; it is read as a consumer again."""
         cursor, followed.cursor = followed.cursor, None
         followed.reason = reason
         if cursor is None:
@@ -353,7 +353,7 @@ class InSyncFollower:
             self._judge(followed, cursor)
 
     def preferred_replica(self, cursor: PartitionCursor, fetcher: SourceFetcher, node_id: int) -> None:
-        """No leader sends a replica elsewhere."""
+        """Not used: only consumers are sent to another replica (KIP-392)."""
 
     def connection_failed(self, fetcher: SourceFetcher, error: WireError) -> None:
         now = time.monotonic()
@@ -370,7 +370,7 @@ class InSyncFollower:
         return None
 
     def _put_off(self, cursor: PartitionCursor, pause: float, reason: str) -> None:
-        """It is read as before for that long (seconds)."""
+        """Read it as a consumer for `pause` seconds, then try again to follow it."""
         followed = self._followed.get(cursor.mirror.tp)
         if followed is not None and followed.cursor is cursor:
             followed.not_before = asyncio.get_running_loop().time() + pause

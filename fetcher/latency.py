@@ -14,7 +14,7 @@ from wire.histogram import LatencyHistogram
 
 
 class ReplicationLatency:
-    """Of one link."""
+    """The replication latency of one link."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.histogram = LatencyHistogram()

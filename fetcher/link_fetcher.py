@@ -41,7 +41,7 @@ _LEADER_ONLY = 300.0
 
 
 class LinkFetcher:
-    """Of one link."""
+    """Fetches the partitions of one link."""
 
     def __init__(
         self,

@@ -57,7 +57,7 @@ class FollowerLogs:
         self.copying_anew: set[int] = set()
 
     def first_fetch(self, replica: int, offset: int, log_start_offset: int, now: float) -> FollowerLog:
-        """Of this leader epoch."""
+        """The first fetch of a replica under this leader epoch. Returns the replica's log."""
         log = self._logs.get(replica)
         if log is None and offset <= max(log_start_offset, 0):
             self.copying_anew.add(replica)

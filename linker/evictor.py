@@ -37,8 +37,8 @@ class _Stranger(NamedTuple):
 
 
 def _never_led(partition: PartitionImage, ours: frozenset[int]) -> bool:
-    """It was made on link brokers alone. One that somebody has reassigned to them had another leader before, and records:
-    real brokers would begin with empty logs."""
+    """Whether only link brokers have ever held the partition. One that was reassigned to them had another leader before, and
+    records: real brokers would begin with empty logs."""
     return ours.issuperset(partition.replicas) and partition.leader_epoch == 0
 
 

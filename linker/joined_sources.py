@@ -261,7 +261,7 @@ class JoinedSources(Mapping[str, LinkBroker]):
                 self._start(link)
 
     def _start(self, link: Link) -> None:
-        """If it is to join, or has to leave what an earlier process joined."""
+        """Start a JoinedSource if the link is to join its source, or an earlier process left an identity file."""
         mark = mark_of(self._target_cluster_id(), link.name)
         one = JoinedSource(link, self._config, self._early_sockets, self._brokers, mark)
         if self.group is None or not (one.wanted or one.file_exists()):

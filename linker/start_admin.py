@@ -24,7 +24,7 @@ class AdminTokenError(LinkerError):
 
 
 async def start_admin(sidecar: Running, stack: contextlib.AsyncExitStack) -> None:
-    """It ends with the stack."""
+    """Start the admin API; closing the stack stops it."""
     # Late, because the framework is heavy to load and the brokers are not to wait for it; and in a thread, because
     # what is served by now would stand still for as long.
     await asyncio.to_thread(load_admin, sidecar.fleet.alone)

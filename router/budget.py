@@ -1,4 +1,4 @@
-"""One byte budget for all that the router keeps in memory of clients' produces. Nothing of Kafka here."""
+"""One byte budget for all that the router keeps in memory of clients' produces."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class FenceTable(Generic[JobT]):
         return [answer for tp in ours for lane in self._lanes.get(tp, ()) for answer in lane.cut()]
 
     def carry(self, tps: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Somebody else leads, and lanes send there from now on; wake() and pump them. Returns the partitions it applies
+        """Have lanes send to the new leader from now on; the caller wakes and pumps them. Returns the partitions it applies
         to: those whose fence stands, so that nothing of this router is on its way to the source in any lane.
         """
         carried = []

@@ -58,7 +58,7 @@ class PromotePhase(StrEnum):
 
 
 class PeriodicState(StrEnum):
-    """Of something that a sidecar does at intervals."""
+    """The state of a periodic task of a sidecar."""
 
     RUNNING = "RUNNING"
     WAITING = "WAITING"

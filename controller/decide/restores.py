@@ -61,7 +61,7 @@ def begin(image: ControllerImage, link: str, topics: Iterable[str]) -> list[Reco
 
 
 def end(image: ControllerImage, link: str, topics: Iterable[str], why: str) -> list[Record]:
-    """It is not restored. A take-over is given back. The reason is shown with the failover's."""
+    """Give up the restore, and give a take-over back. The reason is shown with the failover's."""
     records: list[Record] = []
     for topic in topics:
         mirror = image.mirrors.get((link, topic))

@@ -114,7 +114,7 @@ async def _ask(
 async def formats_or_not_told(
     source: Cluster, topics: Mapping[str, Mapping[str, str]]
 ) -> Sequence[PreflightFinding]:
-    """For who goes on without an answer."""
+    """As `check_formats`, but a source that does not answer is a warning."""
     try:
         return await check_formats(source, topics)
     except LinkerError as error:

@@ -305,11 +305,11 @@ class BringUp(LinkPart):
         return [state for state in states if state.phase not in ENDED]
 
     def _copied_states(self, topic: str) -> list[MirrorPartition]:
-        """Nothing is forked from a partition of which nothing was copied yet."""
+        """Open states of partitions that have copied something: only these can be forked."""
         return [state for state in self._open_states(topic) if not self._added.never_copied(state)]
 
     async def _look_for_forks(self, topics: Iterable[str]) -> None:
-        """Before the turn, which other mirrors wait for."""
+        """Look for forks. It is done before the turn is taken, for which other mirrors wait."""
         images = self._target.image.topics_by_id
         if self._decides:
             await self._forks.look(

@@ -153,8 +153,8 @@ class ConfigKeeper(LinkPart):
             await self._let_go(topic)
 
     async def _let_go(self, topic: str) -> None:
-        """If the last partition was promoted while configs were set here: the promote's may have been set before these were,
-        whether these were answered or not."""
+        """Set the promote's configs again if the last partition was promoted while configs were set here: either may have
+        arrived last."""
         if topic not in self._in_doubt:
             return
         mirror = self._controller.image.mirrors.get((self._link, topic))

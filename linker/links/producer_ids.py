@@ -293,7 +293,8 @@ class ProducerIdGuard(LinkPart):
             self._floor_since = image.offset, frozenset(b.incarnation_id for b in image.brokers.values())
 
     async def _look_at_source(self, kept: ProducerIdFloor | None) -> bool:
-        """If it is time to; whether it was. With any outcome, no write is forwarded when the source is too close."""
+        """Look at the source if that is due; returns whether it was. Forwarding ends, with any outcome, if the source is
+        too close to the floor and has not been moved above it."""
         if kept is not None:
             self.source.hear(kept)
             if self.source.due_in(kept.floor, is_controller=self._decides) > 0:
@@ -337,7 +338,7 @@ class ProducerIdGuard(LinkPart):
         self.allowed, self.reason = False, reason
 
     async def _write_down(self, floor: int, end: int, unused: tuple[tuple[int, int], ...] = ()) -> None:
-        """For the others. A look that could not be written down is none: the next one is due at once."""
+        """Write the floor down for other sidecars. If that fails the look counts as not made, and is due again at once."""
         word = ProducerIdFloor(
             link=self._link,
             floor=floor,

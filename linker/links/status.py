@@ -278,7 +278,7 @@ def copy_progress(lag: int | None, rate: float | None) -> RemainingCopy:
 
 
 def link_progress(mirrors: Iterable[MirrorSummary]) -> RemainingCopy | None:
-    """Of all of them that copy."""
+    """The remaining copy of all mirrors together; None if none copies."""
     copying = [(mirror.lag, mirror.copying) for mirror in mirrors if mirror.copying is not None]
     if not copying:
         return None

@@ -222,7 +222,7 @@ class FailoverChecks(Checks):
         )
 
     async def _source_rests(self, tps: Collection[TopicPartition]) -> bool:
-        """It does: nobody asks it any more."""
+        """Always true: a failover asks the source nothing more."""
         if missing := [tp for tp in tps if tp not in self._baseline]:
             self._baseline = {
                 **self._baseline,

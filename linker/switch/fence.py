@@ -16,7 +16,7 @@ class TakeOverFence:
         self.not_yet = not_yet
 
     async def closed(self, topics: Collection[str], *, timeout: float) -> Collection[str]:
-        """Nobody else closes a source in this way."""
+        """Always empty: only a switch closes a source by a take-over."""
         return ()
 
     async def prepare(self, topics: Collection[str], *, timeout: float) -> None:

@@ -39,7 +39,7 @@ class ValidatorQueue:
         self._quiet: set[str] = set()
 
     def hush(self, who: str) -> None:
-        """Nobody gets the validator until `who` speaks up again; whoever has it makes room."""
+        """Keep the validator free until `speak_up(who)`; the run that has it is asked to yield."""
         self._quiet.add(who)
         if self._now is not None:
             self._now.yield_asked.set()

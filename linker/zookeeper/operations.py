@@ -54,7 +54,7 @@ class ZooKeeperOperations(TargetOperations):
     async def fence_broker(
         self, broker_id: int, broker_epoch: int, *, timeout: float = DEFAULT_TIMEOUT
     ) -> bool:
-        """Nobody can: its znode goes with its session."""
+        """Never possible with ZooKeeper: a broker's znode ends with its session."""
         return False
 
     async def unregister_broker(self, broker_id: int, *, timeout: float = DEFAULT_TIMEOUT) -> None:

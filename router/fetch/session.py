@@ -307,7 +307,7 @@ class FetchSession:
         return over and not self._source.owes(newly_asked=True)
 
     def _moved(self, log: Any) -> None:
-        """Only taken note of: whoever moved it has others to tell."""
+        """Note the change and look later: the caller has more listeners to notify."""
         fetch = self._fetch
         if fetch is None or fetch.moved:
             return

@@ -250,7 +250,7 @@ class SourceReads:
         return part.empty(0)
 
     def _not_now(self, poll: _Poll, part: Part, why: str) -> None:
-        """It does not pass by itself: told of now and then, and not asked again at once."""
+        """An error that does not pass by itself: report it, and do not ask again at once."""
         self._hub.refused(poll.route.link, why)
         self._quiet(_PASSING + SOURCE_WAIT)
 

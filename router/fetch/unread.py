@@ -56,13 +56,13 @@ class Unread:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, reader: Reader, size: int) -> None:
-        """It has been answered that much, and has not taken it."""
+        """Charge `size` bytes to a reader until it has taken its answer."""
         self.taken(reader)
         self._answers[reader] = _Answer(size, reader.unsent, self._loop.time())
         self.used += size
 
     def taken(self, reader: Reader) -> None:
-        """It has read its answer, or is gone."""
+        """Release the bytes of a reader that has read its answer, or is gone."""
         answer = self._answers.pop(reader, None)
         if answer is not None:
             self.used -= answer.size
@@ -95,7 +95,7 @@ class Unread:
             self._waiting.popleft()()
 
     def _look(self) -> None:
-        """Somebody waits: who does not read?"""
+        """Cut off readers that have read nothing for PATIENCE seconds, while others wait for room."""
         self._timer = None
         now = self._loop.time()
         silent = []

@@ -282,7 +282,7 @@ class Lane(Generic[JobT]):
         return answers
 
     def hand_over(self) -> list[Answer[JobT]]:
-        """Somebody else leads the partition: everything held goes back to the client."""
+        """Return everything held to the client: the partition has another leader."""
         if self.state is not LaneState.HELD:
             raise LocalProtocolError(f"lane {self.tp}: handed over while {self.state.value}")
         answers = self._give_up(lambda _: True)

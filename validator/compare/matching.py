@@ -54,7 +54,7 @@ class RangeMatch:
         return not self.odd
 
     def give_up(self) -> None:
-        """It is odd, and nothing more is said of it here."""
+        """Mark the range as odd: its rows are compared no further here."""
         self.odd = True
         for held in self._waiting.values():
             held.clear()
