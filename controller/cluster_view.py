@@ -1,4 +1,4 @@
-"""The parts of the target's metadata image that this package reads. `wire.metadata.ClusterImage` has them.
+"""The parts of the target's metadata image that this package reads. `wire.metadata.image.ClusterImage` has them.
 
 Protocols instead of the class, because the functions here read a handful of fields, and tests give them just those.
 """

@@ -1,4 +1,4 @@
-"""docs/architecture.md names files that are there, and in each of them what it says stands there."""
+"""docs/architecture.md names files that are there, in each of them what it says stands there, and every folder."""
 
 from __future__ import annotations
 
@@ -56,7 +56,19 @@ def wrong(text: str, root: Path) -> list[str]:
 def test_every_file_and_name_is_there() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert wrong(text, ROOT) == []
-    assert len(re.findall(r"^\d+\. ", text, re.MULTILINE)) >= 35  # the four ways have not been lost
+    assert len(re.findall(r"^\d+\. ", text, re.MULTILINE)) >= 50  # the five ways have not been lost
+
+
+def test_the_file_map_names_every_folder() -> None:
+    """Packages and the folders right inside them; `tests` has a row of its own."""
+    text = PAGE.read_text(encoding="utf-8")
+    file_map = re.search(r"^## The file map\n(.*?)\n## ", text, re.MULTILINE | re.DOTALL)
+    assert file_map is not None
+    rows = "\n".join(line for line in file_map[1].splitlines() if line.startswith("|"))
+    named = {token.rstrip("/") for token in _TOKEN.findall(rows) if token.endswith("/")}
+    found = [*ROOT.glob("*/__init__.py"), *ROOT.glob("*/*/__init__.py")]
+    folders = {path.parent.relative_to(ROOT).as_posix() for path in found}
+    assert {name for name in folders if name.partition("/")[0] != "tests"} <= named
 
 
 @pytest.mark.parametrize(
