@@ -51,7 +51,6 @@ class AdminClient(Operations):
         *,
         token: str | None = None,
         timeout: float = 70.0,
-        transport: httpx.BaseTransport | None = None,
     ) -> None:
         parsed = _parse_url(url)
         self.url = str(parsed).rstrip("/")
@@ -63,7 +62,6 @@ class AdminClient(Operations):
             trust_env=False,
             # Loading certificates would take longer than the request. Redirects are not followed, as they may lead to https.
             verify=parsed.scheme == "https",
-            transport=transport,
         )
 
     def __enter__(self) -> AdminClient:

@@ -43,8 +43,6 @@ class Forwarder:
         self,
         broker_id: int,
         route: Callable[[], Destination | None],
-        *,
-        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.broker_id = broker_id
         self.route = route
@@ -52,7 +50,6 @@ class Forwarder:
             timeout=httpx.Timeout(ANSWER_TIMEOUT, connect=CONNECT_TIMEOUT),
             trust_env=False,  # a proxy of the environment has no place between two sidecars
             verify=False,  # it is plain HTTP, and loading certificates would take time
-            transport=transport,
         )
 
     async def close(self) -> None:

@@ -27,10 +27,10 @@ from wire.errors import LinkerError
 class GroupBook:
     """The groups of one link in the controller's state; `close` when no task works on them any more."""
 
-    def __init__(self, link: str, controller: LinkController, now: Callable[[], int] = wall_clock_ms) -> None:
+    def __init__(self, link: str, controller: LinkController) -> None:
         self.link = link
         self.controller = controller
-        self.now = now
+        self.now = wall_clock_ms
         # By group: the newest record, and one future per caller that waits for it to be durable.
         self._pending: dict[str, tuple[GateRecord, list[asyncio.Future[None]]]] = {}
         self._saver: asyncio.Task[None] | None = None

@@ -104,16 +104,14 @@ def begin(
             given_back=given_back,
         )
         states = [
-            _taking(image, back.name, partition_of(image, link, tp), owner.leadership[tp.partition], now)
+            _taking(back.name, partition_of(image, link, tp), owner.leadership[tp.partition], now)
             for tp in mirror.topic_partitions()
         ]
         records += create_mirror(image, mirror, states)
     return records
 
 
-def _taking(
-    image: ControllerImage, back: str, forward: MirrorPartition, leadership: Leadership, now: int
-) -> MirrorPartition:
+def _taking(back: str, forward: MirrorPartition, leadership: Leadership, now: int) -> MirrorPartition:
     start = forward.start_offset or 0
     return MirrorPartition(
         link=back,

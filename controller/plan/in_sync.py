@@ -59,7 +59,7 @@ def sync_step(
     if not real:
         return SyncStep(state, "it has no replica but link brokers")
     if partition.leader in link_brokers:
-        return _step_down(image, partition, link_brokers, real, state)
+        return _step_down(image, partition, real, state)
     usable = [b for b in candidates if b in image.brokers]
     alive = [b for b in usable if broker_trouble(image, b) is None]
     # Those that are there stay as long as they live; a dead one only while nobody can take its place.
@@ -100,7 +100,6 @@ def _state(partition: PartitionView, ours: Sequence[int]) -> InSync:
 def _step_down(
     image: ImageView,
     partition: PartitionView,
-    link_brokers: Collection[int],
     real: Sequence[int],
     state: InSync,
 ) -> SyncStep:

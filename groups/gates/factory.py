@@ -42,7 +42,6 @@ def plan_gate(
     kind: GateKind,
     *,
     protocols: Sequence[str] = (),
-    member_id: str | None = None,
     topology: str | None = None,
 ) -> GateRecord:
     """The record of a gate that is yet to be closed.
@@ -54,9 +53,7 @@ def plan_gate(
     return GateRecord(
         group=group,
         kind=kind,
-        consumer=ConsumerMember(member_id=member_id or new_member_id(), topology=topology)
-        if kind in _CONSUMER
-        else None,
+        consumer=ConsumerMember(member_id=new_member_id(), topology=topology) if kind in _CONSUMER else None,
         classic=ClassicMember(protocols=names) if kind in _CLASSIC else None,
         transaction=PendingTransaction(transactional_ids=transactional_ids(link, group))
         if kind in _TRANSACTION

@@ -149,7 +149,7 @@ class KafkaDistribution:
 
 
 async def ensure_distribution(
-    version: str = DEFAULT_VERSION, cache: Path | None = None, progress: Progress | None = None
+    version: str = DEFAULT_VERSION, progress: Progress | None = None
 ) -> KafkaDistribution:
     """The distribution from the cache, fetched and prepared first if it is not there yet."""
     say = progress or (lambda _line: None)
@@ -157,7 +157,7 @@ async def ensure_distribution(
         raise DistributionError(f"{version!r} is no Kafka version: give one such as {DEFAULT_VERSION}")
     java = _find_java()
     java_build = await _java_build(java)
-    home = (cache or default_cache()).absolute() / f"kafka-{version}"
+    home = default_cache().absolute() / f"kafka-{version}"
     dist = KafkaDistribution(version, home, java, java_build)
     ready = home / "complete"
     if ready.exists() and dist.class_archive.exists():

@@ -53,15 +53,13 @@ def no_section(link: str, broker_id: int) -> str:
     )
 
 
-async def controller_findings(
-    channel: ControllerChannel, cluster_id: str, timeout: float = TIMEOUT
-) -> list[PreflightFinding]:
+async def controller_findings(channel: ControllerChannel, cluster_id: str) -> list[PreflightFinding]:
     """Check the controllers of a source: they can be reached, are new enough, and grant the rights on Cluster."""
     try:
-        active = await channel.discover(timeout)
-        _, connection = await channel.connection("heartbeat", timeout=timeout)
+        active = await channel.discover(TIMEOUT)
+        _, connection = await channel.connection("heartbeat", timeout=TIMEOUT)
         check_versions(connection, channel.cluster_name, active.address)
-        await connection.api_versions(version=4, timeout=timeout)
+        await connection.api_versions(version=4, timeout=TIMEOUT)
         level = connection.finalized_features.get(_FEATURE, (0, 0))[1]
         if level < LEAST_METADATA_VERSION:
             return [
@@ -74,7 +72,7 @@ async def controller_findings(
         answer = await connection.call(
             "describe_cluster",
             {"include_cluster_authorized_operations": True, "endpoint_type": _CONTROLLERS},
-            timeout=timeout,
+            timeout=TIMEOUT,
         )
         check_error(int(answer.error_code), "alter_partition_reassignments", channel.cluster_name)
         if answer.cluster_id != cluster_id:

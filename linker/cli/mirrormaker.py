@@ -179,7 +179,7 @@ def _topics(flow: Flow, options: dict[str, Any]) -> list[MirrorEntry]:
     if all(re.fullmatch(TOPIC_NAME_PATTERN, one) for one in topics):
         if any("." in one for one in topics):
             flow.say("topics", "a dot stands for itself here, and for any character in MirrorMaker's list")
-        _interval(flow, options, "topics_refresh_interval_ms", "refresh.topics.interval.seconds", interval)
+        _interval(options, "topics_refresh_interval_ms", interval)
         if not refresh:
             flow.say(
                 "refresh.topics.enabled", "partitions that are added at the source are mirrored all the same"
@@ -199,7 +199,7 @@ def _topics(flow: Flow, options: dict[str, Any]) -> list[MirrorEntry]:
         )
     _pattern(flow, options, "topics_include", "topics", topics)
     _pattern(flow, options, "topics_exclude", "topics.exclude", exclude)
-    _interval(flow, options, "topics_refresh_interval_ms", "refresh.topics.interval.seconds", interval)
+    _interval(options, "topics_refresh_interval_ms", interval)
     return []
 
 
@@ -241,7 +241,7 @@ def _acls(flow: Flow, options: dict[str, Any]) -> None:
         "sync.topic.acls.enabled",
         "true, also by default; WRITE is carried as well, and ALL stays ALL: clients write to a mirror at the target",
     )
-    _interval(flow, options, "acl_sync_interval_ms", "sync.topic.acls.interval.seconds", interval)
+    _interval(options, "acl_sync_interval_ms", interval)
 
 
 def _groups(flow: Flow, options: dict[str, Any]) -> None:
@@ -265,7 +265,7 @@ def _groups(flow: Flow, options: dict[str, Any]) -> None:
             "the target until its promote",
         )
         return
-    _interval(flow, options, "groups_sync_interval_ms", "sync.group.offsets.interval.seconds", interval)
+    _interval(options, "groups_sync_interval_ms", interval)
 
 
 def _heartbeats(flow: Flow, options: dict[str, Any]) -> None:
@@ -278,7 +278,7 @@ def _heartbeats(flow: Flow, options: dict[str, Any]) -> None:
         f"records of another format, in the topic {HEARTBEAT_TOPIC}.<cluster id of the source> of both clusters",
     )
     interval = flow.get("emit.heartbeats.interval.seconds")
-    _interval(flow, options, "heartbeat_interval_ms", "emit.heartbeats.interval.seconds", interval)
+    _interval(options, "heartbeat_interval_ms", interval)
 
 
 def _names(flow: Flow) -> None:
@@ -330,7 +330,7 @@ def _pattern(flow: Flow, options: dict[str, Any], option: str, key: str, express
     )
 
 
-def _interval(flow: Flow, options: dict[str, Any], option: str, key: str, seconds: str | None) -> None:
+def _interval(options: dict[str, Any], option: str, seconds: str | None) -> None:
     if seconds is None:
         return
     for milliseconds in (int(seconds) * 1000 if seconds.isdigit() else 0, 3_600_000):

@@ -55,7 +55,6 @@ def direct_writers(
     states: States,
     floor: int | None,
     now_ms: int,
-    recent_ms: int = RECENT_MS,
     *,
     ceiling: int | None = None,
 ) -> States:
@@ -69,7 +68,7 @@ def direct_writers(
             one
             for one in producers
             if (one.producer_id < floor or (ceiling is not None and one.producer_id >= ceiling))
-            and (one.in_transaction or now_ms - one.last_timestamp <= recent_ms)
+            and (one.in_transaction or now_ms - one.last_timestamp <= RECENT_MS)
         ]
         if mine:
             found[tp] = sorted(mine, key=lambda one: -one.last_timestamp)

@@ -54,7 +54,6 @@ class TopicOperations:
         topics: Mapping[str, NewTopic],
         *,
         validate_only: bool = False,
-        timeout: float = DEFAULT_TIMEOUT,
     ) -> tuple[dict[str, TopicId], dict[str, LinkerError]]:
         """Create topics in one request. Returns the ids of those that were created, and the reasons why others were refused.
 
@@ -62,7 +61,7 @@ class TopicOperations:
         exactly these partitions on exactly these replicas. The controller takes some 10,000 records in one request; each
         topic, each partition and each config is one.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + DEFAULT_TIMEOUT
         maybe_ours = False
         while True:
             remaining = max(0.001, deadline - time.monotonic())

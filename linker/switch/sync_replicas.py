@@ -53,8 +53,6 @@ class SyncReplicas:
         controller: LinkController,
         joined: Callable[[], OwnerMember | None],
         follower: Callable[[TopicPartition], int | None] = lambda _tp: None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`joined`: None while this sidecar is no broker of the cluster. `follower`: the broker there of the sidecar that
         leads a mirror: it alone hears what the replicas of the mirror have, any other one would hold up `acks=all` for
@@ -63,7 +61,7 @@ class SyncReplicas:
         self._controller = controller
         self._joined = joined
         self._follower = follower
-        self._clock = clock
+        self._clock: Callable[[], float] = time.monotonic
         #: By topic, where each partition stands that is to be in sync, or is to be left yet.
         self._states: dict[str, list[SyncStep]] = {}
         self._min_insync: dict[str, int] = {}

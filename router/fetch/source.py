@@ -224,7 +224,7 @@ class SourceReads:
                     part.result = self._result(poll, part, fetched, frame)
                 except MalformedFrame as error:
                     # Of this partition alone: the consumer's others are at the same node, and it asks for all of them.
-                    self._not_now(poll, part, f"the source's answer for {part.tp} cannot be read: {error}")
+                    self._not_now(poll, f"the source's answer for {part.tp} cannot be read: {error}")
                     part.result = part.empty(0)
             elif self._fetch is None and fetched.records_end > fetched.records_start:
                 self._have_more.add(poll.route)
@@ -246,10 +246,10 @@ class SourceReads:
             self._quiet(_PASSING)
         else:
             name = error_name(fetched.error)
-            self._not_now(poll, part, f"the source answered {name} to a fetch of {part.tp}")
+            self._not_now(poll, f"the source answered {name} to a fetch of {part.tp}")
         return part.empty(0)
 
-    def _not_now(self, poll: _Poll, part: Part, why: str) -> None:
+    def _not_now(self, poll: _Poll, why: str) -> None:
         """An error that does not pass by itself: report it, and do not ask again at once."""
         self._hub.refused(poll.route.link, why)
         self._quiet(_PASSING + SOURCE_WAIT)

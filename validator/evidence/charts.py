@@ -83,11 +83,11 @@ def _path(points: Sequence[Point], x: Callable[[int], float], y: Callable[[float
     return "M" + "L".join(steps)
 
 
-def nice_ticks(highest: float, count: int = 4) -> list[float]:
-    """0 and about `count` round values, the last of them not below `highest`."""
+def nice_ticks(highest: float) -> list[float]:
+    """0 and about four round values, the last of them not below `highest`."""
     if not math.isfinite(highest) or highest <= 0:
         return [0.0, 1.0]
-    raw = highest / count
+    raw = highest / 4
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999999)
     return [step * index for index in range(math.ceil(highest / step - 1e-9) + 1)]

@@ -163,7 +163,6 @@ def make_tasks(
     leaders: Mapping[tuple[str, int], int],
     *,
     task_bytes: int = TASK_BYTES,
-    task_spans: int = TASK_SPANS,
 ) -> list[Task]:
     """Tasks that read these ranges. `leaders` (of the source) only decides who shares a task."""
     open_tasks: dict[tuple[bool, int], Task] = {}
@@ -173,7 +172,7 @@ def make_tasks(
             source = span.slot == SOURCE
             node = leaders.get((span.topic, span.partition), LEADER) if source else span.node
             task = open_tasks.get((source, node))
-            if task is None or task.bytes + one.bytes > task_bytes or len(task.spans) >= task_spans:
+            if task is None or task.bytes + one.bytes > task_bytes or len(task.spans) >= TASK_SPANS:
                 task = open_tasks[source, node] = Task(source)
                 tasks.append(task)
             task.spans.append(span)
@@ -194,14 +193,12 @@ def make_joint_tasks(
     leaders: Mapping[tuple[str, int], int],
     *,
     workers: int,
-    task_bytes: int = TASK_BYTES,
-    task_spans: int = TASK_SPANS,
 ) -> list[JointTask]:
     """Tasks over these ranges, each of which has replicas. All ranges of a task lie on the same brokers, slot by slot: so
-    every side is read in one order. A few tasks for each of so many workers, but none of less than `task_bytes` if
+    every side is read in one order. A few tasks for each of so many workers, but none of less than TASK_BYTES if
     there is that much, nor of more than four times that: what is read again if one fails."""
     share = sum(one.bytes for one in ranges) // (workers * TASKS_PER_WORKER)
-    task_bytes = max(task_bytes, min(share, 4 * task_bytes))
+    task_bytes = max(TASK_BYTES, min(share, 4 * TASK_BYTES))
     open_tasks: dict[tuple[int, ...], JointTask] = {}
     tasks: list[JointTask] = []
     for one in ranges:
@@ -209,7 +206,7 @@ def make_joint_tasks(
         leader = leaders.get((one.bounds.topic, one.bounds.partition), LEADER)
         key = (leader, *(nodes[slot] for slot in one.spec.slots))
         task = open_tasks.get(key)
-        if task is None or task.bytes + one.bytes // 2 > task_bytes or len(task.ranges) >= task_spans:
+        if task is None or task.bytes + one.bytes // 2 > task_bytes or len(task.ranges) >= TASK_SPANS:
             task = open_tasks[key] = JointTask()
             tasks.append(task)
         task.ranges.append(one)
@@ -217,14 +214,12 @@ def make_joint_tasks(
     return tasks
 
 
-def make_groups(
-    ranges: Sequence[Range], *, group_bytes: int = GROUP_BYTES, group_spans: int = GROUP_SPANS
-) -> list[list[Range]]:
+def make_groups(ranges: Sequence[Range], *, group_bytes: int = GROUP_BYTES) -> list[list[Range]]:
     """Ranges that are one job each, so that a run that is cut off has got somewhere."""
     groups: list[list[Range]] = []
     size = spans = 0
     for one in ranges:
-        if not groups or size + one.bytes * one.sides > group_bytes or spans + one.sides > group_spans:
+        if not groups or size + one.bytes * one.sides > group_bytes or spans + one.sides > GROUP_SPANS:
             groups.append([])
             size = spans = 0
         groups[-1].append(one)

@@ -60,12 +60,10 @@ def read_arrow(
     endpoint: ClusterEndpoint,
     spans: Sequence[Span],
     columns: Sequence[str],
-    *,
-    fetch_bytes: int = FETCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """The batches of the spans, which are read in order; those of one node together. Raises SideFailed."""
     with asyncio.Runner() as runner:
-        batches = SpanReader(endpoint, spans, columns, fetch_bytes=fetch_bytes).batches()
+        batches = SpanReader(endpoint, spans, columns).batches()
         try:
             while (batch := runner.run(_next(batches))) is not None:
                 yield batch

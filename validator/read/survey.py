@@ -86,7 +86,7 @@ class _Surveyor:
         plans: Sequence[PartitionPlan],
         wait_s: float,
     ) -> None:
-        self._source, self._target = source, target
+        self._source = source
         self._from, self._to = from_, to
         self._sides = ((source, from_), (target, to))
         self._plans = plans

@@ -220,10 +220,10 @@ def _build(entity_type: Any, values: Mapping[str, object], api: str) -> Any:
 
 @functools.cache
 def _plan(entity_type: Any) -> tuple[_Field, ...]:
-    return tuple(_plan_field(entity_type, field) for field in fields(entity_type))
+    return tuple(_plan_field(field) for field in fields(entity_type))
 
 
-def _plan_field(entity_type: Any, field: Any) -> _Field:
+def _plan_field(field: Any) -> _Field:
     inner, array, nullable = unwrap_annotation(field.type)
     kafka_type = field.metadata.get("kafka_type")
     convert: Callable[[Any], Any]

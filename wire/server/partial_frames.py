@@ -44,8 +44,8 @@ class _Part:
 
 
 class PartialFrames:
-    def __init__(self, limit: int = LIMIT) -> None:
-        self.limit = limit
+    def __init__(self) -> None:
+        self.limit = LIMIT
         self.used = 0
         #: Connections that were cut because their request did not come (metric linker_partial_cut).
         self.cut = 0
