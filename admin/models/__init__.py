@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from admin.base import LINK_NAME_PATTERN, TOPIC_NAME_PATTERN, LinkName, Model, TopicName
+from admin.base import LinkName, Model, TopicName
 from admin.models.acls import (
     AccessReport,
     AclRow,
@@ -30,12 +30,7 @@ from admin.models.common import (
     Action,
     ChangeResult,
     Forwarding,
-    GateChoice,
     GroupName,
-    GroupPromotePolicy,
-    Millis,
-    Patterns,
-    ReadsPolicy,
     Traffic,
     patterns,
     principal_rules,
@@ -57,7 +52,6 @@ from admin.models.groups import (
     GroupDescription,
     GroupMemberStatus,
     GroupPartition,
-    GroupsRequest,
     GroupsStatus,
     GroupSummary,
     PromoteGroupsRequest,
@@ -114,12 +108,9 @@ from admin.models.states import (
 )
 from admin.models.status import Check, DoctorReport, ErrorBody, Health, LinkStatus, Status, TaskStatus
 from admin.models.topology import TopicWay, Topology, UpstreamCluster
-from admin.validation_models import LinkValidation, Policy, PromoteValidation
 
 __all__ = [
-    "LINK_NAME_PATTERN",
     "SEVERITY",
-    "TOPIC_NAME_PATTERN",
     "AccessReport",
     "AclRow",
     "AclSyncStatus",
@@ -143,15 +134,12 @@ __all__ = [
     "FleetMember",
     "FleetStatus",
     "Forwarding",
-    "GateChoice",
     "GroupDescription",
     "GroupMemberStatus",
     "GroupName",
     "GroupPartition",
-    "GroupPromotePolicy",
     "GroupState",
     "GroupSummary",
-    "GroupsRequest",
     "GroupsStatus",
     "Health",
     "HeldReader",
@@ -165,8 +153,6 @@ __all__ = [
     "LinkOptionsUpdate",
     "LinkStatus",
     "LinkSummary",
-    "LinkValidation",
-    "Millis",
     "MirrorDescription",
     "MirrorState",
     "MirrorSummary",
@@ -176,9 +162,7 @@ __all__ = [
     "OpenTransaction",
     "PartitionLag",
     "PartitionStatus",
-    "Patterns",
     "PeriodicState",
-    "Policy",
     "PromoteGroupsRequest",
     "PromoteJobStatus",
     "PromoteOptions",
@@ -186,9 +170,7 @@ __all__ = [
     "PromotePlan",
     "PromoteRequest",
     "PromoteTopic",
-    "PromoteValidation",
     "QuotaRow",
-    "ReadsPolicy",
     "ReassignRequest",
     "RemainingCopy",
     "ReplicaStatus",

@@ -23,8 +23,6 @@
 """
 
 from linker.membership.cluster import TargetCluster
-from linker.membership.controller_channel import ControllerChannel
-from linker.membership.discovery import ActiveController
 from linker.membership.errors import (
     BrokerIdTaken,
     ClusterIdChanged,
@@ -38,27 +36,19 @@ from linker.membership.errors import (
     TargetUnsupported,
 )
 from linker.membership.identity import AdvertisedListener, Identity
-from linker.membership.metadata_log import MetadataLog
-from linker.membership.operations import TargetOperations
-from linker.membership.registration import Registration
 
 __all__ = [
-    "ActiveController",
     "AdvertisedListener",
     "BrokerIdTaken",
     "ClusterIdChanged",
-    "ControllerChannel",
     "ControllerUnreachable",
     "Identity",
-    "MetadataLog",
     "MetadataLogFailed",
     "MissingRight",
     "OperationFailed",
-    "Registration",
     "RegistrationRefused",
     "StillHosting",
     "TargetCluster",
     "TargetError",
-    "TargetOperations",
     "TargetUnsupported",
 ]

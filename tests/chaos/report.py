@@ -10,8 +10,6 @@ from tests.chaos.checker import RULES
 from tests.chaos.result import RunResult
 from tests.chaos.switch_run import SWITCH_RULES
 
-CONSUMER = "consumer"
-
 
 def summary(results: Sequence[RunResult]) -> dict[str, Any]:
     """The figures, without the runs."""

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tests.fakes.cluster import FakeCluster
 
 ILLEGAL_SASL_STATE = 34
-UNSUPPORTED_VERSION = 35
 # Of the event loop: from an accepted socket to its handler, which hangs up, and to the socket's end; some to spare.
 _TURNS = 10
 _BEFORE_AUTHENTICATION = ("api_versions", "sasl_handshake", "sasl_authenticate")

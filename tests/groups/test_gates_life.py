@@ -10,9 +10,6 @@ from tests.fakes.groups import ClassicClient, ConsumerClient
 from tests.groups.gates_kit import GROUP, KINDS, PAIRS, TOPIC, Target, at, offsets, partitions, target
 from wire.frames.types import TopicPartition
 
-HOLDS_CLASSIC = KINDS
-HOLDS_CONSUMER = [kind for kind in KINDS if kind is not GateKind.CLASSIC]
-
 
 def make_client(kind: GateKind, held: Target) -> ClassicClient | ConsumerClient:
     """One that the gate holds, of the protocol that the group has by then."""

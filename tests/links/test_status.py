@@ -18,10 +18,8 @@ from fetcher.spec import MirrorSpec
 from linker.links.job_status import _promote_phase
 from linker.links.status import mirror_summary, partition_reason, partition_state, shown_state
 from wire.frames.fetch import FetchPartition, FetchRequest
-from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage
 
-T0 = TopicPartition("t", 0)
 TOPIC_ID = b"i" * 16
 STATE = MirrorPartition(link="l", topic="t", partition=0, phase=Phase.ACTIVE, since=0, controller_epoch=1)
 

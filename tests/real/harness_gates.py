@@ -23,8 +23,6 @@ from wire.client.cluster import Cluster
 from wire.client.security import ClientSecurity
 from wire.frames.types import TopicPartition, parse_bootstrap
 
-Given = Callable[[TopicPartition, int], None]
-
 
 class Reader:
     """One member of the group. `first`: partition -> (offset, time.monotonic()) of the first record it was given."""

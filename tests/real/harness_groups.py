@@ -21,7 +21,6 @@ from wire.frames.types import TopicPartition
 
 LINK = "old"
 PATIENCE = 60.0
-REST = (GroupState.GATED, GroupState.PROMOTED, GroupState.REFUSED, GroupState.FAILED)
 
 
 class Reader:

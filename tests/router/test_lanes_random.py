@@ -11,7 +11,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -33,7 +33,6 @@ from wire.frames.types import TopicPartition
 TP = TopicPartition("orders", 0)
 GRACE = 3.0
 PLAIN = -1
-T = TypeVar("T")
 Choose = Callable[[Sequence[Any]], Any]
 BRINGS_BACK = {NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS}
 IN_FLIGHT = {BatchState.IN_FLIGHT, BatchState.BEHIND, BatchState.TOLD}

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LOCKS = ("requirements-build.lock", "requirements.lock", "requirements-dev.lock")
 
 
 def pins(name: str) -> dict[str, str]:

@@ -17,8 +17,6 @@ from validator import batch_run
 from validator.messages import Checked, Progress
 from validator.read import ranges, survey
 
-NOW_MS = 1_700_000_000_000
-
 
 async def test_equal_replicas_are_through_to_the_end(runner: Runner):
     results = await runner.run(runner.plan())
