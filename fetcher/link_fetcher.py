@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
@@ -107,11 +107,6 @@ class LinkFetcher:
                     self._fetchers.group = None
         finally:
             self._fetchers.stop_all()
-
-    @property
-    def fetchers(self) -> Mapping[tuple[int, int], SourceFetcher]:
-        """By source node and slot; the quiet ones have slots below 0."""
-        return self._fetchers.at_work
 
     def add(self, specs: Iterable[MirrorSpec]) -> list[PartitionCopy]:
         """Begin to mirror. LinkerError if one of them is mirrored already."""

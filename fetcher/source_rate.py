@@ -53,12 +53,8 @@ class SourceRate:
             self._beside, self._growth = rate, None
             self.beside_writes.set_rate(rate)
 
-    @property
-    def lifted(self) -> bool:
-        """For as long as somebody waits for the last bytes."""
-        return self._lifted
-
     def lift(self, *, lifted: bool) -> None:
+        """For as long as somebody waits for the last bytes."""
         if lifted and not self._lifted:
             self._lifted, self._growth = True, None
             for wake in list(self.waiters):

@@ -62,7 +62,6 @@ class MetadataLog(WatchedImage):
         self.quorum = Quorum(channel)
         self._snapshots = SnapshotReader(channel, self.quorum)
         self.high_watermark = -1
-        self.last_contact = float("-inf")
         self.snapshots_loaded = 0
         self._rounds = 0  # answers that named a high watermark
         self._in_a_hurry = 0  # callers of caught_up
@@ -172,7 +171,6 @@ class MetadataLog(WatchedImage):
             self._tail.append(partition.records or b"")
         except OffsetGap as gap:
             raise MetadataLogFailed(f"{self._name}: a gap in the metadata log: {gap}") from gap
-        self.last_contact = time.monotonic()
         # -1: a new leader has not committed anything in its epoch yet, so the answer proves nothing.
         if partition.high_watermark >= 0:
             self.high_watermark = max(self.high_watermark, partition.high_watermark)
@@ -262,7 +260,6 @@ class MetadataLog(WatchedImage):
         self._tail.reset(end_offset, epoch)
         self.high_watermark = max(self.high_watermark, end_offset)
         self.snapshots_loaded += 1
-        self.last_contact = time.monotonic()
         log.info(
             "%s: metadata snapshot %d-%d loaded, %d bytes in %.0f ms",
             self._name,

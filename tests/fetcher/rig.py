@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 from fetcher.budget import MemoryBudget
@@ -13,6 +13,7 @@ from fetcher.directory import MirrorDirectory
 from fetcher.followers import FollowerServer
 from fetcher.link_fetcher import LinkFetcher
 from fetcher.partition_copy import PartitionCopy
+from fetcher.source_fetcher import SourceFetcher
 from fetcher.source_ports import FetchLimits
 from fetcher.spec import MirrorSpec
 from tests.fakes.cluster import FakeCluster
@@ -266,8 +267,12 @@ class Rig:
         for follower in self.followers.values():
             self.check(follower)
 
+    @property
+    def fetchers(self) -> Mapping[tuple[int, int], SourceFetcher]:
+        return self.manager._fetchers.at_work
+
     def state(self) -> str:
-        lines = [f"budget {self.budget.used} fetchers {self.manager.fetchers}"]
+        lines = [f"budget {self.budget.used} fetchers {self.fetchers}"]
         for mirror in self.directory:
             topic = self.source.topics.get(mirror.spec.topic)
             end = topic and topic.partitions[mirror.spec.partition].log.log_end_offset

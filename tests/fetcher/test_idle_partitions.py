@@ -45,12 +45,12 @@ async def divided(limits: FetchLimits = LIMITS) -> AsyncIterator[tuple[Rig, Sour
 
         def done() -> bool:
             rig.source.add("t", 0)
-            quiet = rig.manager.fetchers.get((1, sibling_slot(0)))
+            quiet = rig.fetchers.get((1, sibling_slot(0)))
             return quiet is not None and numbers(quiet) == set(range(1, COUNT))
 
         await eventually(done, 25, rig.state)
         await rig.settled()
-        yield rig, rig.manager.fetchers[1, 0], rig.manager.fetchers[1, sibling_slot(0)]
+        yield rig, rig.fetchers[1, 0], rig.fetchers[1, sibling_slot(0)]
 
 
 def numbers(fetcher: SourceFetcher) -> set[int]:
@@ -130,7 +130,7 @@ async def test_few_partitions_are_not_divided() -> None:
         while time.monotonic() < until:
             rig.source.add("t", 0)
             await rig.settled()
-        assert list(rig.manager.fetchers) == [(1, 0)]
+        assert list(rig.fetchers) == [(1, 0)]
 
 
 async def test_a_quiet_fetcher_that_loses_its_connection_gives_its_cursors_back() -> None:
@@ -150,6 +150,6 @@ async def test_both_end_when_their_last_partition_goes() -> None:
         # The quiet one stays as long as the busy one has something: its connection is there when it is wanted.
         await eventually(lambda: not quiet.cursors, 25, rig.state)
         await asyncio.sleep(1.0)
-        assert set(rig.manager.fetchers) == {(1, 0), (1, sibling_slot(0))}
+        assert set(rig.fetchers) == {(1, 0), (1, sibling_slot(0))}
         rig.manager.remove([tp for tp in tps if not tp.partition])
-        await eventually(lambda: rig.manager.fetchers == {}, 25, rig.state)
+        await eventually(lambda: rig.fetchers == {}, 25, rig.state)

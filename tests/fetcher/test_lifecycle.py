@@ -187,7 +187,7 @@ async def test_cancelled_at_any_moment_everything_is_given_back() -> None:
             rig.manager.remove(list(rig.manager.partitions))
             gc.collect()
             await eventually(lambda rig=rig: rig.budget.used == 0, 25)
-            assert rig.manager.fetchers == {}
+            assert rig.fetchers == {}
             assert len(rig.directory) == 0
             assert [t for t in asyncio.all_tasks() if "fetcher" in repr(t.get_coro())] == []
 

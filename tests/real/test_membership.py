@@ -124,7 +124,8 @@ async def eventually(condition: Callable[[], bool], timeout: float = 30.0) -> No
 async def alive_again(target: TargetCluster) -> None:
     """A metadata fetch and a heartbeat that were sent after now were accepted."""
     now = time.monotonic()
-    await eventually(lambda: min(target.metadata.last_contact, target.registration.last_heartbeat) > now, 60)
+    await target.metadata.caught_up(60)
+    await eventually(lambda: target.registration.last_heartbeat > now, 60)
 
 
 async def mirror(

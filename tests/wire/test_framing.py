@@ -150,11 +150,20 @@ def test_a_stream_of_large_frames_is_read_several_at_a_time() -> None:
     assert reads < len(payloads) / 2
 
 
+class CountedPool(FramePool):
+    reused = 0
+
+    def take(self, size: int) -> bytearray:
+        buffer = super().take(size)
+        self.reused += any(buffer)  # one that was just made has zeros
+        return buffer
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_views_into_the_pooled_buffers_of_a_stream_keep_their_content(seed: int) -> None:
     """Some frames are held for long and some dropped at once, so that buffers are reused in between."""
     source = random.Random(seed)
-    pool = FramePool(4 << 20)
+    pool = CountedPool(4 << 20)
     reader = stream_reader(pool)
     sizes = [source.choice([4, 500, 20_000, 30_000, 66_000, 66_000, 66_000, 200_000]) for _ in range(200)]
     payloads = payloads_of(seed, sizes)

@@ -28,8 +28,6 @@ class FramePool:
     def __init__(self, max_idle_bytes: int) -> None:
         self._max_idle_bytes = max_idle_bytes
         self._buffers: dict[int, list[bytearray]] = {}
-        self.allocated = 0
-        self.reused = 0
 
     def take(self, size: int) -> bytearray:
         """A buffer of at least `size` bytes (often more). Its old contents are still in it."""
@@ -39,14 +37,12 @@ class FramePool:
             buffers = self._buffers[larger]
             for position in range(len(buffers)):
                 if _references(buffers, position) == _FREE:
-                    self.reused += 1
                     # To the end: the scan begins with the buffers that were handed out longest ago.
                     buffers.append(buffers.pop(position))
                     return buffers[-1]
         self._let_one_go(capacity)
         self.trim()
         self._buffers.setdefault(capacity, []).append(bytearray(capacity))
-        self.allocated += 1
         return self._buffers[capacity][-1]
 
     def _let_one_go(self, capacity: int) -> None:

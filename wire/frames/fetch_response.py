@@ -72,7 +72,6 @@ class FetchedPartition(NamedTuple):
     aborted: list[tuple[int, int]] | None  # (producer id, first offset)
     records_start: int
     records_end: int
-    snapshot: tuple[int, int] | None = None  # (end offset, epoch), metadata log only
 
 
 class FetchResponse(NamedTuple):
@@ -267,11 +266,11 @@ def _parse(frame: Buffer, pos: int, version: int) -> tuple[FetchResponse, int]:
             end = start + size - 1 if size else start
             if end >= limit:
                 raise MalformedFrame(f"records of partition {index} end after the frame")
-            diverging = current_leader = snapshot = None
+            diverging = current_leader = None
             if frame[end] == 0:
                 pos = end + 1
             else:
-                diverging, current_leader, snapshot, pos = _read_partition_tags(frame, end)
+                diverging, current_leader, pos = _read_partition_tags(frame, end)
             append(
                 new(
                     FetchedPartition,
@@ -288,7 +287,6 @@ def _parse(frame: Buffer, pos: int, version: int) -> tuple[FetchResponse, int]:
                         aborted,
                         start,
                         end,
-                        snapshot,
                     ),
                 )
             )
@@ -308,7 +306,7 @@ def _read_aborted(frame: Buffer, pos: int) -> tuple[list[tuple[int, int]], int]:
 _Pair = tuple[int, int] | None
 
 
-def _read_partition_tags(frame: Buffer, pos: int) -> tuple[_Pair, _Pair, _Pair, int]:
+def _read_partition_tags(frame: Buffer, pos: int) -> tuple[_Pair, _Pair, int]:
     found: list[_Pair] = [None, None, None]
     layouts = (_EPOCH_END, _LEADER, _SNAPSHOT)
     tags, pos = read_tags(frame, pos)
@@ -319,4 +317,4 @@ def _read_partition_tags(frame: Buffer, pos: int) -> tuple[_Pair, _Pair, _Pair, 
             if skip_tags(frame, start + layout.size) != end:
                 raise MalformedFrame(f"tagged field {tag} of a partition has a wrong size")
             found[tag] = (first, second)
-    return found[0], found[1], found[2], pos
+    return found[0], found[1], pos  # the third, a snapshot id, belongs to the metadata log

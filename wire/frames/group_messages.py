@@ -22,7 +22,7 @@ from wire.frames.primitives import (
 from wire.schema.fast_messages import Message, Messages
 
 _COMMIT = struct.Struct(">iqi")  # partition, offset, leader epoch
-_FETCHED = struct.Struct(">iqi")
+_FETCHED = struct.Struct(">iq4x")  # partition, offset; its leader epoch is passed over
 _RESULT = struct.Struct(">ih")  # partition, error
 _TYPE = struct.Struct(">b")
 
@@ -35,7 +35,6 @@ class CommitResult(NamedTuple):
 class FetchedOffset(NamedTuple):
     partition_index: int
     committed_offset: int
-    committed_leader_epoch: int
     metadata: str | None
     error_code: int
 
@@ -185,10 +184,10 @@ def _fetch_answer(data: bytes, pos: int) -> tuple[FetchAnswer, int]:
             size, pos = read_array_count(data, pos, 20)
             offsets = []
             for _ in range(size):
-                index, offset, epoch = _FETCHED.unpack_from(data, pos)
+                index, offset = _FETCHED.unpack_from(data, pos)
                 metadata, pos = read_compact_string(data, pos + 16)
                 (error,) = INT16.unpack_from(data, pos)
-                offsets.append(FetchedOffset(index, offset, epoch, metadata, error))
+                offsets.append(FetchedOffset(index, offset, metadata, error))
                 pos = skip_tags(data, pos + 2)
             pos = skip_tags(data, pos)
             topics.append(TopicResults(name, offsets))
