@@ -1,8 +1,8 @@
-"""The errors of this package. Each is one line that a person can act on; `listed` puts names into it."""
+"""The errors of this package. Each is one line that a person can act on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
@@ -70,9 +70,3 @@ class PromoteAbandoned(ControllerError):
 
 class PromoteStuck(ControllerError):
     """A step that can neither be undone nor skipped did not succeed in time. The phase stays; resume() continues."""
-
-
-def listed(names: Sequence[str], most: int = 5) -> str:
-    """`a, b and 7 more`."""
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -20,7 +20,7 @@ from groups import other_kinds
 from groups.group_ids import why_not
 from groups.group_reader import GroupReader
 from groups.views import CONSUMERS, ListedGroup, Listing
-from wire.shown_id import shown_id
+from wire.shown_id import listed, shown_id
 
 _AT_ONCE = 100  # groups that one look asks about: a request or two per coordinator, whatever the cluster has
 _AGAIN = 60.0  # seconds until a group is asked about again
@@ -73,11 +73,10 @@ def candidates(listing: Listing, rules: GroupRules) -> dict[str, str]:
 
 def in_one_line(found: Collection[Excluded]) -> str:
     """For a person about to move consumers: the first groups by name, each with its pattern."""
-    named = [f"{shown_id(one.group)} ({one.why})" for one in list(found)[:_MOST_NAMED]]
-    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    named = listed((f"{shown_id(one.group)} ({one.why})" for one in found), _MOST_NAMED)
     which, it = ("groups", "them") if len(found) > 1 else ("group", "it")
     return (
-        f"{which} {', '.join(named)}{more} not held: the link's options leave {it} out, no offsets are brought over, and a "
+        f"{which} {named} not held: the link's options leave {it} out, no offsets are brought over, and a "
         "member that is started on the target begins where its configuration says"
     )
 

@@ -14,6 +14,7 @@ from groups.left_out import LeftOut
 from groups.views import GroupView
 from wire.backoff import Backoff
 from wire.frames.types import TopicId, TopicPartition
+from wire.shown_id import listed
 
 
 @dataclass(slots=True)
@@ -61,16 +62,11 @@ class GroupRun:
 
 def who(members: tuple[GroupMember, ...], most: int = 5) -> str:
     """Members for a person: client id, host, partitions."""
-    shown = []
-    for member in members[:most]:
-        partitions = [f"{tp.topic}-{tp.partition}" for tp in member.partitions]
-        what = ", ".join(partitions[:4]) + (f" and {len(partitions) - 4} more" if len(partitions) > 4 else "")
-        shown.append(f"{member} ({what or 'no partitions'})")
-    more = f" and {len(members) - most} more" if len(members) > most else ""
-    return ", ".join(shown) + more
+    return listed(
+        (f"{one} ({listed(map(str, one.partitions), 4) or 'no partitions'})" for one in members), most
+    )
 
 
 def some(left: Mapping[TopicPartition, int]) -> str:
     """The first partitions, with their differences."""
-    shown = [f"{tp.topic}-{tp.partition} by {step}" for tp, step in sorted(left.items())[:5]]
-    return ", ".join(shown) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
+    return listed(f"{tp} by {step}" for tp, step in sorted(left.items()))

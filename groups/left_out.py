@@ -17,6 +17,7 @@ from wire.frames.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from wire.frames.types import TopicPartition
+from wire.shown_id import listed
 
 NOT_MIRRORED = "the mirror has no such partition"
 NO_PARTITION = "the topic has no such partition any more"
@@ -121,11 +122,8 @@ def not_as_at_source(
     kept = sorted(tp for tp in target if tp.topic in topics and tp not in source and target[tp].offset > 0)
     said = []
     if skipped:
-        few = ", ".join(f"{step} of {tp}" for tp, step in sorted(skipped.items())[:_MOST])
-        more = f" and of {len(skipped) - _MOST} more" if len(skipped) > _MOST else ""
-        said.append(
-            f"the mirror begins behind its commits: {few}{more} that it has not read are not at the target"
-        )
+        few = listed((f"{step} of {tp}" for tp, step in sorted(skipped.items())), _MOST, last=" and of ")
+        said.append(f"the mirror begins behind its commits: {few} that it has not read are not at the target")
     if kept:
         offsets = ", ".join(str(target[tp].offset) for tp in kept[:_MOST])
         said.append(f"the source has no commit for {_named(kept)} any more, the target keeps {offsets}")
@@ -133,6 +131,4 @@ def not_as_at_source(
 
 
 def _named(tps: Iterable[TopicPartition]) -> str:
-    found = list(tps)
-    shown = ", ".join(f"{tp.topic}-{tp.partition}" for tp in found[:_MOST])
-    return shown + (f" and {len(found) - _MOST} more" if len(found) > _MOST else "")
+    return listed(map(str, tps), _MOST)

@@ -22,6 +22,7 @@ from validator.read.ranges import Range, make_groups, make_ranges
 from validator.read.session import reason_of
 from validator.read.survey import Survey, survey
 from wire.frames.types import TopicPartition
+from wire.shown_id import listed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,7 +79,7 @@ class BatchRun:
                 if not plans:
                     break
             else:
-                names = ", ".join(f"{plan.topic}-{plan.partition}" for plan in plans[:5])
+                names = listed(f"{plan.topic}-{plan.partition}" for plan in plans)
                 self._failures.append(SideFailed("target", None, f"the logs of {names} kept moving away"))
             self._end()
         except Cancelled:

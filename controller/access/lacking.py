@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from controller.access.acls import ALLOW, ANY, EVERYBODY, GROUP, TOPIC, TRANSACTIONAL_ID, Acl, AclSet, allowed
-from wire.shown_id import shown_id
+from wire.shown_id import listed, shown_id
 
 _OPERATIONS = {TOPIC: ("READ", "WRITE"), GROUP: ("READ",), TRANSACTIONAL_ID: ("WRITE",)}
 
@@ -31,10 +31,9 @@ class Lacking:
     @property
     def right(self) -> str:
         """The right alone."""
-        shown = ", ".join(map(shown_id, self.names[:3]))
-        more = f" and {len(self.names) - 3} more" if len(self.names) > 3 else ""
+        shown = listed(map(shown_id, self.names), 3)
         host = "" if self.host == ANY else f" from {self.host}"
-        return f"{self.operation}{host} on {self.kind.lower().replace('_', ' ')} {shown}{more}"
+        return f"{self.operation}{host} on {self.kind.lower().replace('_', ' ')} {shown}"
 
 
 def lacking(

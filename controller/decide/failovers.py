@@ -28,6 +28,7 @@ from controller.image import ControllerImage
 from controller.phases import ENDED, Phase
 from controller.state import AbortedTransaction, Failover, MirrorPartition, PromoteJob, Record
 from wire.frames.types import TopicPartition
+from wire.shown_id import listed
 
 _FROM = frozenset({Phase.ACTIVE, Phase.PAUSED, Phase.FAILED})
 
@@ -160,10 +161,9 @@ def begin(
             elif state.phase not in ENDED:
                 wrong.append(f"{state.tp} is {state.phase}")
     if wrong:
-        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        raise Refused(f"cannot fail over: {', '.join(wrong[:5])}{more}")
+        raise Refused(f"cannot fail over: {listed(wrong)}")
     if not tps:
-        what = f"link {link!r}" if topics is None else ", ".join(names[:5])
+        what = f"link {link!r}" if topics is None else listed(names)
         raise Refused(f"nothing to fail over: {what} has no mirror that has not ended")
     busy = {tp for job in image.running_jobs(link) for tp in job.partitions}.intersection(tps)
     if busy:

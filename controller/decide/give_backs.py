@@ -18,7 +18,7 @@ from typing import Final
 from controller.decide.mirrors import change, mirror_of
 from controller.decide.source_fence import debts
 from controller.decide.take_overs import going_back, link_against
-from controller.errors import NotFound, Refused, listed
+from controller.errors import NotFound, Refused
 from controller.image import ControllerImage
 from controller.phases import LED_ELSEWHERE, PROMOTING, SWITCHING, Phase
 from controller.plan.taken_configs import TAKEN_CONFIGS
@@ -32,6 +32,7 @@ from controller.state import (
     SwitchEnd,
 )
 from wire.frames.types import TopicPartition
+from wire.shown_id import listed
 
 #: Milliseconds in which a request may come that was on its way when a switch was given up.
 _STRAYS: Final = 120_000

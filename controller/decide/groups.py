@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from controller.decide.links import link_of
-from controller.decide.unheld_groups import carried, first_names, never_held, of_another
+from controller.decide.unheld_groups import carried, never_held, of_another
 from controller.errors import NotFound, Refused
 from controller.group_phases import GroupPhase, check_group_transition
 from controller.groups import GateKind
@@ -18,7 +18,7 @@ from controller.keys import MAX_GROUP_BYTES
 from controller.mirror_group import GroupMove, GroupPolicy, GroupProtocol, MirrorGroup
 from controller.phases import ENDED, LED_ELSEWHERE, PROMOTING, Phase
 from controller.state import Record, RemoveGroup
-from wire.shown_id import shown_id
+from wire.shown_id import listed, shown_id
 
 # Phases in which discovery may change what a group covers and how it is held.
 _AT_REST = frozenset(
@@ -210,7 +210,7 @@ def _not_promotable(image: ControllerImage, group: MirrorGroup, force: bool, par
             return f"it is {group.phase}" + (f": {group.reason}" if group.reason else "")
     if group.unmirrored and not partial:
         return (
-            f"it also reads {first_names(group.unmirrored)}, which the link does not mirror: mirror them, or give "
+            f"it also reads {listed(group.unmirrored)}, which the link does not mirror: mirror them, or give "
             "--partial and its offsets of these topics stay behind"
             + (", and the state that is in its changelogs" if group.protocol is GroupProtocol.STREAMS else "")
         )
@@ -304,16 +304,14 @@ def no_way_back(image: ControllerImage, group: MirrorGroup) -> str | None:
     """
     ended = _topics_in(image, group, LED_ELSEWHERE)
     return (
-        f"its topics {first_names(ended)} are promoted: the source has no new records of them"
-        if ended
-        else None
+        f"its topics {listed(ended)} are promoted: the source has no new records of them" if ended else None
     )
 
 
 def promote_in_the_way(image: ControllerImage, group: MirrorGroup) -> str | None:
     """Why a demote has to wait: the log of a topic may go on at the target before the state says so. None if it need not."""
     moving = _topics_in(image, group, PROMOTING - LED_ELSEWHERE)
-    return f"its topics {first_names(moving)} are being promoted" if moving else None
+    return f"its topics {listed(moving)} are being promoted" if moving else None
 
 
 def _topics_in(image: ControllerImage, group: MirrorGroup, phases: Collection[Phase]) -> list[str]:
@@ -362,4 +360,4 @@ def refuse_while_moving(image: ControllerImage, link: str) -> None:
     """Refused while a group of the link is being promoted or demoted."""
     busy = [group.group for group in image.link_groups(link) if group.move is not None]
     if busy:
-        raise Refused(f"link {link!r} is moving groups {first_names(busy)}: wait for the end of that")
+        raise Refused(f"link {link!r} is moving groups {listed(busy)}: wait for the end of that")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from controller import keys
 from controller.decide.reverse import reverse_of
 from controller.decide.source_fence import refuse_while_owed
-from controller.errors import AlreadyExists, NotFound, Refused, listed
+from controller.errors import AlreadyExists, NotFound, Refused
 from controller.image import ControllerImage
 from controller.phases import ENDED, Phase
 from controller.state import (
@@ -22,6 +22,7 @@ from controller.state import (
     Record,
     RemoveLink,
 )
+from wire.shown_id import listed
 
 
 def link_of(image: ControllerImage, name: str) -> Link:

@@ -16,7 +16,7 @@ from controller.decide.links import link_of
 from controller.decide.reverse import reverse_of
 from controller.decide.source_fence import leave_closed, refuse_while_owed
 from controller.decide.validations import forget, forget_truncated
-from controller.errors import AlreadyExists, IllegalTransition, NotFound, Refused, listed
+from controller.errors import AlreadyExists, IllegalTransition, NotFound, Refused
 from controller.image import ControllerImage
 from controller.phases import BEFORE_HAND_OVER, ENDED, PROMOTING, SWITCHING, Phase, check_transition
 from controller.plan.reassign import MOVABLE
@@ -28,6 +28,7 @@ from controller.state import (
     RemoveMirror,
 )
 from wire.frames.types import TopicId, TopicPartition
+from wire.shown_id import listed
 
 
 class Leadership(NamedTuple):

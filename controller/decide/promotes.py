@@ -9,12 +9,13 @@ from typing import Any
 from controller.decide.links import link_of
 from controller.decide.mirrors import change, mirror_of, partition_of
 from controller.decide.take_overs import link_against, refuse_unless_taken
-from controller.errors import NotFound, Refused, listed
+from controller.errors import NotFound, Refused
 from controller.image import ControllerImage
 from controller.phases import ENDED, PROMOTING, Phase
 from controller.proof import PromoteEvidence, ValidationPolicy
 from controller.state import Attempt, JobStatus, PromoteJob, Record
 from wire.frames.types import TopicPartition
+from wire.shown_id import listed
 
 
 def begin_promote(

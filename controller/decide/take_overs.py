@@ -19,7 +19,7 @@ from typing import NamedTuple
 from controller.decide.links import link_of
 from controller.decide.mirrors import Leadership, change, create_mirror, mirror_of, partition_in, partition_of
 from controller.decide.reverse import reverse_of
-from controller.errors import NotFound, Refused, listed
+from controller.errors import NotFound, Refused
 from controller.image import ControllerImage
 from controller.phases import SWITCHING, Phase
 from controller.plan.taken_configs import TAKEN_CONFIGS, before_take_over
@@ -33,6 +33,7 @@ from controller.state import (
     Taken,
 )
 from wire.frames.types import TopicId, TopicPartition
+from wire.shown_id import listed
 
 
 class OwnerTopic(NamedTuple):

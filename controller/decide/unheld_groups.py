@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from controller.group_phases import GroupPhase
 from controller.image import ControllerImage
 from controller.judge.group_gates import cannot_be_held, unheld
 from controller.mirror_group import GroupProtocol, MirrorGroup
-from wire.shown_id import shown_id
+from wire.shown_id import listed, shown_id
 
 
 def unheld_readers(image: ControllerImage, link: str, topics: Collection[str]) -> list[str]:
     """Groups that read one of the topics and are not held, each with the reason for that."""
     return [
-        f"{_named(group)} reads {first_names(sorted({*topics} & {*group.topics}))}: {group.reason}"
+        f"{_named(group)} reads {listed(sorted({*topics} & {*group.topics}))}: {group.reason}"
         if unheld(group.protocol)
         else f"group {shown_id(group.group)} is {group.phase}: {group.reason}"
         for group in image.link_groups(link)
@@ -54,7 +54,7 @@ def never_held(group: MirrorGroup) -> str | None:
     """Why the group cannot be held, whoever else mirrors it."""
     if group.protocol is GroupProtocol.STREAMS and group.unmirrored:
         return (
-            f"it cannot be held while the link does not mirror {first_names(group.unmirrored)}, which it reads or keeps its "
+            f"it cannot be held while the link does not mirror {listed(group.unmirrored)}, which it reads or keeps its "
             f"state in; {unheld(group.protocol)}"
         )
     return cannot_be_held(group.protocol)
@@ -68,8 +68,3 @@ def owner_elsewhere(image: ControllerImage, group: MirrorGroup) -> str | None:
         if name == group.group and owner != group.link and taken:
             return owner
     return None
-
-
-def first_names(names: Collection[str] | Iterable[str]) -> str:
-    names = list(names)
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

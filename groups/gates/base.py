@@ -15,7 +15,7 @@ from typing import Protocol
 from controller.groups import GateKind, GateRecord
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
-from wire.shown_id import shown_id
+from wire.shown_id import listed, shown_id
 
 # Makes a record durable; raises if it cannot, and then the gate does not take the step.
 Save = Callable[[GateRecord], Awaitable[None]]
@@ -121,11 +121,10 @@ class GroupActive(GateRefused):
 
     def __init__(self, group: str, members: Sequence[GroupMember], state: str = "") -> None:
         self.members = tuple(members)
-        shown = ", ".join(str(member) for member in self.members[:5])
-        more = f" and {len(self.members) - 5} more" if len(self.members) > 5 else ""
+        shown = listed(map(str, self.members))
         super().__init__(
             group,
-            f"is active on the target already ({shown or state}{more}); stop these members, or give the mirrored "
+            f"is active on the target already ({shown or state}); stop these members, or give the mirrored "
             "group up",
         )
 
@@ -143,9 +142,8 @@ class CommitFailed(GateError):
     ) -> None:
         self.failed = dict(failed)
         self.codes = dict(codes or {})
-        lines = [f"{tp.topic}-{tp.partition}: {why}" for tp, why in sorted(self.failed.items())]
-        more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
-        super().__init__(group, f"offsets were not committed: {'; '.join(lines[:5])}{more}")
+        lines = (f"{tp}: {why}" for tp, why in sorted(self.failed.items()))
+        super().__init__(group, f"offsets were not committed: {listed(lines, apart='; ', last='; and ')}")
 
 
 class LostReason(StrEnum):

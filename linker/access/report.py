@@ -26,6 +26,7 @@ from linker.access.keeper import AclState
 from linker.access.options import acl_options
 from linker.links.runtime import LinkRuntime
 from wire.errors import LinkerError
+from wire.shown_id import listed
 
 T = TypeVar("T")
 
@@ -157,9 +158,8 @@ def in_lines(found: Iterable[Lacking]) -> list[str]:
         by_principal.setdefault(one.who, []).append(one)
     lines = []
     for who, rights in by_principal.items():
-        told = "; ".join(one.right for one in rights[:_SHOWN])
-        more = f"; and {len(rights) - _SHOWN} more" if len(rights) > _SHOWN else ""
-        lines.append(f"{who} may at the source, and not at the target: {told}{more}")
+        told = listed((one.right for one in rights), _SHOWN, apart="; ", last="; and ")
+        lines.append(f"{who} may at the source, and not at the target: {told}")
     return lines
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from controller.errors import listed
 from controller.state import UNBOUND, MirrorPartition, MirrorTopic
 from linker.links.topic_shape import grown_apart, led_by_others
 from wire.metadata.image import TopicImage
+from wire.shown_id import listed
 
 
 def topic_is_lost(mirror: MirrorTopic, found: TopicImage | None) -> str | None:

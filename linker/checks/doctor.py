@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping
 
 from admin.models import Check, CheckResult
 from controller.decide.groups import GroupRules
-from controller.errors import listed
 from fleet.link_controller import wall_clock_ms
 from groups.group_reader import GroupReader
 from groups.views import GroupView
@@ -27,7 +26,7 @@ from wire.client.coordinators import CoordinatorFinder, KeyType
 from wire.errors import LinkerError, error_name
 from wire.frames.error_codes import TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 from wire.frames.types import TopicPartition
-from wire.shown_id import shown_id
+from wire.shown_id import listed, shown_id
 from wire.together import together
 
 CLOCK_PATIENCE = 6.0  # seconds: consumers commit every five

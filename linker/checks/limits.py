@@ -9,10 +9,10 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from admin.models import Check, CheckResult
-from controller.errors import listed
 from linker.links.configs import broker_configs
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
+from wire.shown_id import listed
 from wire.together import together
 
 _TIMEOUT: Final = 5.0
@@ -21,7 +21,6 @@ _ENOUGH: Final = 2000
 at each source broker that it writes to or reads from."""
 _LIMITS: Final = ("max.connections.per.ip", "max.connections")
 _OVERRIDES: Final = "max.connections.per.ip.overrides"
-_MOST: Final = 5
 _BYTES: Final = frozenset({"producer_byte_rate", "consumer_byte_rate"})
 _EFFECT: Final = {
     "producer_byte_rate": "all forwarded writes together",
@@ -79,9 +78,8 @@ def connection_checks(
         return []
     details = []
     if told:
-        more = f"; and {len(told) - _MOST} more" if len(told) > _MOST else ""
         details.append(
-            f"the {side} limits connections: {'; '.join(told[:_MOST])}{more}. Connections of all moved clients come "
+            f"the {side} limits connections: {_told(told)}. Connections of all moved clients come "
             "from the sidecar's address; one above the limit is closed without a word"
         )
     if hung_up:
@@ -100,6 +98,10 @@ def connection_checks(
     ]
 
 
+def _told(lines: list[str]) -> str:
+    return listed(lines, apart="; ", last="; and ")
+
+
 def quota_checks(side: str, quotas: Iterable[Quota], user: str | None, client_id: str) -> list[Check]:
     """user: the link's principal by name; None: it does not log in."""
     told = [
@@ -111,12 +113,11 @@ def quota_checks(side: str, quotas: Iterable[Quota], user: str | None, client_id
     ]
     if not told:
         return []
-    more = f"; and {len(told) - _MOST} more" if len(told) > _MOST else ""
     return [
         Check(
             name="quotas",
             result=CheckResult.WARN,
-            detail=f"quotas of the {side} bind the link: {'; '.join(told[:_MOST])}{more}. Copies, forwarded writes, group "
+            detail=f"quotas of the {side} bind the link: {_told(told)}. Copies, forwarded writes, group "
             "sync and validation share them; a broker that throttles holds its answers back, those to a promote too",
             remedy="give the link's principal a quota of its own that is large enough for the copy and all writes "
             "(kafka-configs.sh --entity-type users --entity-name PRINCIPAL)",

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from admin.models import Check, CheckResult
-from controller.errors import listed
 from controller.judge.late_starts import Late, lost
 from controller.phases import Phase
 from controller.state import MirrorPartition
@@ -18,6 +17,7 @@ from linker.checks.replica_logs import Extent, source_extents
 from linker.links.runtime import LinkRuntime
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition, per_topic
+from wire.shown_id import listed
 
 NAME = "missing records"
 _COPIED = frozenset({Phase.ACTIVE, Phase.PAUSED, Phase.CATCHING_UP})

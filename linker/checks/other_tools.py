@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from admin.models import Check, CheckResult
-from controller.errors import listed
 from controller.plan.reassign import unsettled
 from controller.plan.replicas import LiveBrokers, led_by_link
 from controller.state import MirrorTopic
 from wire.frames.types import TopicPartition
 from wire.metadata.image import CONFIG_TOPIC, BrokerImage, ClusterImage, PartitionImage
+from wire.shown_id import listed
 
 _BROKER: Final = 4
 _SIDES: Final = ("leader", "follower")

@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from controller.errors import listed
 from controller.plan.topic_configs import (
     ConfigDifference,
     ConfigPlan,
@@ -24,6 +23,7 @@ from linker.links.configs import TopicConfigs, topic_configs, topic_defaults
 from wire.client.cluster import Cluster
 from wire.errors import ConnectionLost, LinkerError, error_name
 from wire.frames.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
+from wire.shown_id import listed
 
 TIMEOUT = 15.0
 _ANSWER_TIMEOUT, _ANSWER_PAUSE = 4.0, 0.1  # of one broker, where another one can be asked

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from controller.errors import listed
 from linker.checks.preflight import TIMEOUT, PreflightFinding
 from linker.links.configs import broker_config
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
+from wire.shown_id import listed
 
 NAME = "replication factor"
 _DEFAULT = "default.replication.factor"

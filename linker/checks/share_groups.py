@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from admin.models import Check, CheckResult
-from controller.errors import listed
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
+from wire.shown_id import listed
 from wire.together import together
 
 _TIMEOUT: Final = 5.0  # one that hangs must not keep the others' answers

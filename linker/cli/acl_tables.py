@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from linker.cli.output import columns, pairs
-from wire.shown_id import shown_id
+from wire.shown_id import listed, shown_id
 
 if TYPE_CHECKING:
     from admin.models import AccessReport, AclRow, QuotaRow
@@ -41,7 +41,7 @@ def access(found: AccessReport) -> str:
                         one.operation,
                         one.host,
                         one.resource_type,
-                        _names(one.names),
+                        listed(map(shown_id, one.names)),
                     )
                     for one in found.lacking
                 ],
@@ -99,8 +99,3 @@ def _quotas(rows: Iterable[QuotaRow]) -> str:
 
 def _number(value: float | None) -> str | None:
     return None if value is None else f"{value:g}"
-
-
-def _names(names: list[str]) -> str:
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(shown_id(name) for name in names[:5]) + more

@@ -10,6 +10,7 @@ from pydantic import Field
 from admin.client import AdminError
 from admin.models import Action, ChangeResult, Model
 from linker.cli.link_plan import Step, StepKind
+from wire.shown_id import listed
 
 if TYPE_CHECKING:
     from admin.client import AdminClient
@@ -35,9 +36,7 @@ class AppliedStep(Model):
         """For people; `told` is how the sidecar's own actions read."""
         whole = f"link {self.link}"
         if self.topics:
-            named = ", ".join(self.topics[:_MOST_NAMED])
-            rest = len(self.topics) - _MOST_NAMED
-            whole = f"{named}{f' and {rest} more' if rest > 0 else ''} of {whole}"
+            whole = f"{listed(self.topics, _MOST_NAMED)} of {whole}"
         step = self.step.removesuffix(" link")
         differences = [f"  {one}" for one in self.differences]
         if self.outcome in ("unchanged", "not in the file"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from controller.errors import listed
 from linker.links.link_part import LinkContext, LinkPart
 from linker.links.topic_follower import TopicFollower
 from wire.errors import LinkerError
+from wire.shown_id import listed
 
 #: Where nobody has planned a promote of all on this sidecar yet.
 _RECENT_MS = 3_600_000

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from controller import errors as refused
-from controller.errors import listed
 from controller.keys import check_topic_name
 from controller.plan.placement import Load, ReplicaBroker, place
 from controller.plan.upstream import refusal
@@ -31,6 +30,7 @@ from linker.membership.topic_operations import NewTopic
 from wire.errors import BrokerError, LinkerError
 from wire.frames.types import TopicPartition
 from wire.metadata.image import BrokerImage
+from wire.shown_id import listed
 
 _AT_ONCE = 50  # topics that are examined together; each tells some forty configs
 _COMMITTED, _PARTITIONS = 100, 500  # mirrors in one commit, and their partitions: a store has a bound

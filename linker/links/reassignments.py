@@ -8,7 +8,6 @@ from functools import partial
 
 from controller.cluster_view import PartitionView
 from controller.decide.mirrors import refuse_to_drop
-from controller.errors import listed
 from controller.judge.hand_over import find
 from controller.plan.reassign import MOVABLE, move_step, moved_to, unsettled
 from controller.plan.replicas import CancelReassignment, LiveBrokers, Reassign, is_open, led_by_link
@@ -20,6 +19,7 @@ from linker.membership.errors import OperationFailed
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
+from wire.shown_id import listed
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
-from controller.errors import listed
 from wire.client.retry import RIGHTS
 from wire.errors import BrokerError, LinkerError, error_name
 from wire.frames.types import TopicPartition
+from wire.shown_id import listed
 
 _MOST = 10
 
@@ -101,9 +101,8 @@ class OperationFailed(TargetError):
     def __init__(self, what: str, code: int, failed: dict[str, str]) -> None:
         self.code = code
         self.failed = failed
-        lines = [f"{item}: {why}" for item, why in sorted(failed.items())]
-        shown = "; ".join(lines[:5]) + (f"; and {len(lines) - 5} more" if len(lines) > 5 else "")
-        super().__init__(f"{what} failed: {shown}")
+        lines = (f"{item}: {why}" for item, why in sorted(failed.items()))
+        super().__init__(f"{what} failed: {listed(lines, apart='; ', last='; and ')}")
 
 
 def check_error(code: int, api: str, cluster: str, message: str | None = None) -> None:

@@ -30,6 +30,7 @@ from wire.errors import LinkerError, RequestTimedOut
 from wire.frames.list_offsets import EARLIEST
 from wire.frames.types import Node, TopicPartition
 from wire.metadata.image import ClusterImage
+from wire.shown_id import listed
 from wire.task_group import TaskGroup
 from wire.together import together_by_key
 
@@ -249,5 +250,4 @@ class ReplicaAsSource(LinkPart):
 
 
 def _some(states: Sequence[MirrorPartition]) -> str:
-    shown = ", ".join(str(state.tp) for state in states[:3])
-    return shown if len(states) <= 3 else f"{shown} and {len(states) - 3} more"
+    return listed((str(state.tp) for state in states), 3)

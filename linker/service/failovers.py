@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from admin.models import FailoverPartition, FailoverPlan, FailoverRequest, PromoteJobStatus
 from admin.service import IllegalState, NotReady, PreflightFailed
@@ -20,6 +20,7 @@ from linker.links.source_alive import answers
 from linker.promote.ports import PromoteSettings, Tps
 from linker.service.base import ServiceBase
 from wire.frames.types import TopicPartition
+from wire.shown_id import listed
 
 _ASK_REPLICAS = 5.0
 
@@ -56,7 +57,7 @@ class Failovers(ServiceBase):
         blockers += [finding.detail for finding in rights if finding.fatal]
         warnings = [finding.detail for finding in rights if not finding.fatal]
         if alive:
-            told = f"the source still answers for {_some(alive)}: a promote loses nothing"
+            told = f"the source still answers for {listed(map(str, alive), 3)}: a promote loses nothing"
             if request.force:
                 warnings.append(told)
             else:
@@ -97,8 +98,8 @@ class Failovers(ServiceBase):
                 preflight.refuse(await preflight.check_mirror_rights(self._sidecar.target, topics))
                 if not request.force and (alive := await answers(runtime.source, job.partitions)):
                     raise IllegalState(
-                        f"the source still answers for {_some(alive)}: mirror promote loses nothing; --force fails over "
-                        "all the same, and leaves behind what is not copied"
+                        f"the source still answers for {listed(map(str, alive), 3)}: mirror promote loses nothing; "
+                        "--force fails over all the same, and leaves behind what is not copied"
                     )
                 job = await self._write_down(
                     runtime,
@@ -142,8 +143,3 @@ def _waiting(runtime: LinkRuntime, tp: TopicPartition, reason: str) -> FailoverP
     return FailoverPartition(
         topic=tp.topic, partition=tp.partition, state=view.partition_state(runtime, state), reason=reason
     )
-
-
-def _some(tps: Sequence[TopicPartition]) -> str:
-    shown = ", ".join(map(str, tps[:3]))
-    return shown if len(tps) <= 3 else f"{shown} and {len(tps) - 3} more"

@@ -16,7 +16,6 @@ from controller import errors as refused
 from controller.decide import groups as group_decisions
 from controller.decide.source_fence import debts
 from controller.decide.unheld_groups import unheld_readers
-from controller.errors import listed
 from controller.judge import late_starts
 from controller.phases import ENDED, LED_ELSEWHERE, Phase
 from controller.plan.taken_configs import configs_at_promote
@@ -39,7 +38,7 @@ from linker.promote.source_fence import check_source_fence
 from linker.service.validations import Validations
 from linker.validation.needs import missing_parts
 from wire.errors import LinkerError
-from wire.shown_id import shown_id
+from wire.shown_id import listed, shown_id
 
 _STARTS_TIMEOUT = 5.0
 _MOST_LATE = 5

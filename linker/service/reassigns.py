@@ -7,7 +7,6 @@ from typing import Any
 
 from admin.models import Action, ChangeResult, ReassignRequest
 from admin.service import IllegalState, InvalidRequest, PreflightFailed
-from controller.errors import listed
 from controller.phases import ENDED
 from controller.plan.reassign import MOVABLE
 from controller.state import MirrorTopic
@@ -18,6 +17,7 @@ from linker.service.base import ServiceBase
 from validator.evidence.text import size
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition, per_topic
+from wire.shown_id import listed
 from wire.together import together_by_key
 
 

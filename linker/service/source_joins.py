@@ -9,7 +9,6 @@ from collections.abc import Collection
 from admin.models import Check, CheckResult, LinkOptions, SourceMembership
 from admin.service import IllegalState, PreflightFailed
 from controller.decide.reverse import reverse_of
-from controller.errors import listed
 from controller.state import Link
 from fleet.messages import SourceMember
 from linker.checks import preflight
@@ -20,6 +19,7 @@ from linker.membership.hosting import hosted_partitions
 from linker.running import Running
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
+from wire.shown_id import listed
 
 _LEFT_WITHIN = 20.0
 _LOOK = 0.25

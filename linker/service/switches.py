@@ -20,7 +20,7 @@ from admin.service import IllegalState, MirrorNotFound, PreflightFailed
 from controller.decide import restores
 from controller.decide.promotes import refuse_in_waves
 from controller.decide.reverse import reverse_of, set_sync
-from controller.errors import ControllerError, listed
+from controller.errors import ControllerError
 from controller.phases import ENDED, LED_ELSEWHERE, SWITCHING, Phase
 from controller.state import PromoteJob, SwitchEnd
 from fleet.by_topic import decide_by_topic
@@ -36,6 +36,7 @@ from linker.service.promotes import Promotes
 from router.clients_seen import TRANSACTION
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
+from wire.shown_id import listed
 
 _FINISH_TIMEOUT = 30.0
 _LOOK_TIMEOUT = 10.0

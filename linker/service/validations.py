@@ -12,7 +12,6 @@ from admin.validation_models import (
     StartValidationRequest,
     ValidationRun,
 )
-from controller.errors import listed
 from controller.phases import ENDED, SWITCHING
 from linker.links import proved
 from linker.links.runtime import LinkRuntime
@@ -21,6 +20,7 @@ from linker.validation.needs import missing_parts
 from linker.validation.runner import INTERVAL_OPTION, NotRunning
 from linker.validation.runs import RunStatus
 from validator.mode import Mode
+from wire.shown_id import listed
 
 
 class Validations(ServiceBase):

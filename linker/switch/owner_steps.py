@@ -18,6 +18,7 @@ from linker.switch.owner import OwnerPorts
 from linker.switch.records import TakeOverRecords
 from wire.errors import BrokerError, LinkerError
 from wire.frames.types import TopicPartition
+from wire.shown_id import listed
 
 log = logging.getLogger(__name__)
 
@@ -130,5 +131,4 @@ def reasons(steps: Mapping[TopicPartition, TakeStep | BackStep]) -> dict[TopicPa
 
 
 def said(reasons: Mapping[TopicPartition, str]) -> str:
-    shown = [f"{what}: {why}" for what, why in list(reasons.items())[:5]]
-    return "; ".join(shown) + (f" and {len(reasons) - 5} more" if len(reasons) > 5 else "")
+    return listed((f"{what}: {why}" for what, why in reasons.items()), apart="; ")

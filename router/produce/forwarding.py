@@ -30,6 +30,7 @@ from wire.client.waiting import until_set
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 from wire.server.rate_limited_log import Sparing
+from wire.shown_id import listed
 from wire.transport.gathering import gathered_writes
 
 log = logging.getLogger(__name__)
@@ -43,9 +44,8 @@ class FenceTimeout(LinkerError):
     """A fence did not stand in time; the partitions stay held."""
 
     def __init__(self, timeout: float, left: dict[TopicPartition, str]) -> None:
-        some = "; ".join(f"{tp}: {why}" for tp, why in sorted(left.items())[:5])
-        more = f" and {len(left) - 5} more" if len(left) > 5 else ""
-        super().__init__(f"fence of {len(left)} partitions did not stand within {timeout:g} s: {some}{more}")
+        some = listed((f"{tp}: {why}" for tp, why in sorted(left.items())), apart="; ")
+        super().__init__(f"fence of {len(left)} partitions did not stand within {timeout:g} s: {some}")
 
 
 class Swept(Protocol):
