@@ -32,6 +32,12 @@ async def together_by_key(work: Mapping[K, Coroutine[Any, Any, T]]) -> dict[K, T
     return dict(zip(work, await together(work.values()), strict=True))
 
 
+def retrieved(future: asyncio.Future[Any]) -> None:
+    """A done-callback of a future that maybe nobody waits for: its error is no bug that asyncio has to tell of."""
+    if not future.cancelled():
+        future.exception()
+
+
 def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """The first leaf of a group of errors."""
     error: BaseException = errors

@@ -43,6 +43,7 @@ from wire.frames.fetch import (
     parse_fetch_response,
 )
 from wire.frames.types import TopicPartition, format_address
+from wire.together import retrieved
 
 FETCH_BYTES = 8 << 20
 """Of one answer. Kafka exceeds it for one batch that is larger."""
@@ -251,7 +252,7 @@ class SpanReader:
             ],
         )
         reply: asyncio.Future[ReadAnswer] = asyncio.get_running_loop().create_future()
-        reply.add_done_callback(_look)  # an answer nobody waits for any more is no bug to report
+        reply.add_done_callback(retrieved)  # an answer nobody waits for any more is no bug to report
 
         def on_reply(result: memoryview | WireError) -> None:
             if reply.done():
@@ -361,8 +362,3 @@ class SpanReader:
             f"{'its leader' if span.node == LEADER else f'broker {span.node}'} at offset"
             f" {self._left[0].cursor.position} for {self._stall:g} s: {error}",
         )
-
-
-def _look(future: asyncio.Future[ReadAnswer]) -> None:
-    if not future.cancelled():
-        future.exception()

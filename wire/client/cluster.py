@@ -29,6 +29,7 @@ from wire.frames import list_offsets
 from wire.frames.fetch import FetchRequest, FetchResponse
 from wire.frames.list_offsets import OffsetResult
 from wire.frames.types import Node, TopicPartition
+from wire.together import retrieved
 
 __all__ = ["Cluster", "OffsetResult", "PartitionMetadata", "TopicMetadata"]
 
@@ -347,7 +348,7 @@ class _RefreshRound:
     def __init__(self) -> None:
         self.names: set[str] | None = set()
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.done.add_done_callback(_retrieve)
+        self.done.add_done_callback(retrieved)
         self.task: asyncio.Task[None] | None = None
 
     def want(self, topics: Iterable[str] | None) -> None:
@@ -359,8 +360,3 @@ class _RefreshRound:
     def fail(self, error: WireError) -> None:
         if not self.done.done():
             self.done.set_exception(error)
-
-
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()

@@ -23,6 +23,7 @@ from wire.client.retry import NodeKind, passing, until_answered
 from wire.errors import BrokerError, ClusterUnreachable, ConnectionLost, LinkerError, RequestTimedOut
 from wire.frames.error_codes import COORDINATOR_NOT_AVAILABLE
 from wire.shown_id import shown_id
+from wire.together import retrieved
 
 T = TypeVar("T")
 
@@ -367,7 +368,7 @@ class Gathered(Generic[T]):
     def want(self, key: str) -> asyncio.Future[T]:
         if key not in self.wanted:
             self.wanted[key] = asyncio.get_running_loop().create_future()
-            self.wanted[key].add_done_callback(_retrieve)
+            self.wanted[key].add_done_callback(retrieved)
         return self.wanted[key]
 
     def answer(self, key: str, value: T) -> None:
@@ -393,8 +394,3 @@ class Gathered(Generic[T]):
         for future in self.wanted.values():
             if not future.done():
                 future.set_exception(error)
-
-
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()

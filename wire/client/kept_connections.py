@@ -13,6 +13,7 @@ from typing import Any
 from wire.client.connection import Connection
 from wire.errors import ConnectionLost
 from wire.frames.types import format_address
+from wire.together import retrieved
 
 Open = Callable[[str, int], Awaitable[Connection]]
 
@@ -56,7 +57,7 @@ class KeptConnections:
             opening = asyncio.get_running_loop().create_task(self._open_kept(place, host, port))
             self._opening[place] = opening
             # after all callers were cancelled an error is no bug to report
-            opening.add_done_callback(_retrieve)
+            opening.add_done_callback(retrieved)
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -105,8 +106,3 @@ class KeptConnections:
 def _usable(connection: Connection) -> bool:
     # A peer that limits sessions cuts us off when one expires; a new connection is made a little before.
     return not connection.closed and not connection.ageing
-
-
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()

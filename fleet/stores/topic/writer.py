@@ -27,6 +27,7 @@ from fleet.stores.topic.producer import (
 )
 from fleet.stores.topic.records import BEAT, CONTROLLER, FLEET, Item, beat_item, item_of
 from fleet.stores.topic.tail import TopicTail
+from wire.together import retrieved
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ class TopicWriter:
         task = self._next_proof
         if task is None:
             task = self._next_proof = asyncio.create_task(self._prove(controller_epoch))
-            task.add_done_callback(_retrieve)
+            task.add_done_callback(retrieved)
         await asyncio.shield(task)
         self._check_epoch(controller_epoch)
 
@@ -234,8 +235,3 @@ class TopicWriter:
         self._holding = False
         self._unsettled = False
         self._nodes = {}
-
-
-def _retrieve(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.exception()
