@@ -32,6 +32,7 @@ from admin.models.common import (
     Forwarding,
     GroupName,
     Traffic,
+    compiled,
     patterns,
     principal_rules,
 )
@@ -197,6 +198,7 @@ __all__ = [
     "UpdateLinkRequest",
     "UpstreamCluster",
     "WaitingCommand",
+    "compiled",
     "patterns",
     "principal_rules",
     "worst_state",

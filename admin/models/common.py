@@ -64,6 +64,12 @@ def patterns(text: str) -> list[str]:
     return [one for part in parts if (one := part.strip())]
 
 
+def compiled(text: str) -> tuple[re.Pattern[str], ...]:
+    """The `patterns`, each by itself, as they were checked: joined, one with flags or a named group would be another pattern
+    or none. Group ids, client ids and the like may have line breaks in them, which `.` takes too."""
+    return tuple(re.compile(one, re.DOTALL) for one in patterns(text))
+
+
 def _set_at(text: str, start: int) -> str:
     """The set of characters that begins there, as `re` reads it: a ] in front is one of them."""
     found = re.compile(r"\[\^?+\]?+(?:[^\\\]]|\\.)*\]", re.DOTALL).match(text, start)

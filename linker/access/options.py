@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from admin.models import LinkOptions, patterns, principal_rules
+from admin.models import LinkOptions, compiled, principal_rules
 from controller.access.carry import KINDS, AclRules, PrincipalRule
 from controller.state import JsonValue
 
@@ -30,10 +30,10 @@ def acl_options(options: Mapping[str, JsonValue]) -> tuple[LinkOptions, AclRules
     given = LinkOptions.model_validate(dict(options))
     return given, AclRules(
         kinds=frozenset(KINDS[kind] for kind in given.acl_resources.split(",")),
-        principals=_compiled(given.acl_principals_include),
-        principals_not=_compiled(given.acl_principals_exclude),
-        names=_compiled(given.acl_names_include),
-        names_not=_compiled(given.acl_names_exclude),
+        principals=compiled(given.acl_principals_include),
+        principals_not=compiled(given.acl_principals_exclude),
+        names=compiled(given.acl_names_include),
+        names_not=compiled(given.acl_names_exclude),
         operations=None
         if given.acl_operations == "all"
         else frozenset(one.upper() for one in given.acl_operations.split(",")),
@@ -43,8 +43,3 @@ def acl_options(options: Mapping[str, JsonValue]) -> tuple[LinkOptions, AclRules
         ),
         prefix=given.prefix,
     )
-
-
-def _compiled(given: str) -> tuple[re.Pattern[str], ...]:
-    """Names of groups and transactional ids may have line breaks in them, which `.` takes too."""
-    return tuple(re.compile(one, re.DOTALL) for one in patterns(given))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
-from admin.models import LinkOptions, patterns
+from admin.models import LinkOptions, compiled
 from controller.decide.groups import GroupRules
 from controller.groups import GateKind
 from controller.mirror_group import GroupPolicy
@@ -25,15 +24,10 @@ def group_settings(options: Mapping[str, JsonValue]) -> GroupSettings:
         given = given.model_copy(update={"groups_include": ""})
     return GroupSettings(
         GroupRules(
-            _compiled(given.groups_include),
-            _compiled(given.groups_exclude),
+            compiled(given.groups_include),
+            compiled(given.groups_exclude),
             GroupPolicy(given.groups_promote),
             None if given.groups_gate == "auto" else GateKind(given.groups_gate),
         ),
         given.groups_sync_interval_ms / 1000,
     )
-
-
-def _compiled(given: str) -> tuple[re.Pattern[str], ...]:
-    """A group id may have line breaks in it, which `.` takes too: `.*` means every group."""
-    return tuple(re.compile(one, re.DOTALL) for one in patterns(given))

@@ -9,11 +9,10 @@ names a client after its group, and all of Spark's groups have names of one form
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 
-from admin.models import ClientLeft, HeldReader, LinkOptions, patterns
+from admin.models import ClientLeft, HeldReader, LinkOptions, compiled
 from router.produce.forwarding import ForwardingHub
 
 _REMEMBERED = 10_000  # client ids: whoever sends ever new ones costs time, not memory
@@ -23,8 +22,8 @@ class ReadPolicy:
     """Of one link."""
 
     def __init__(self, options: LinkOptions) -> None:
-        self._hold = _compiled(options.unpromoted_reads_hold)
-        self._allow = _compiled(options.unpromoted_reads_allow)
+        self._hold = compiled(options.unpromoted_reads_hold)
+        self._allow = compiled(options.unpromoted_reads_allow)
         self._else = options.unpromoted_reads == "hold"
         self._never = bool(options.prefix)  # nobody moves to such a mirror: who reads it means to
         self._known: dict[str, bool] = {}
@@ -47,11 +46,6 @@ class ReadPolicy:
         if any(pattern.fullmatch(name) for pattern in self._hold):
             return True
         return self._else
-
-
-def _compiled(text: str) -> tuple[re.Pattern[str], ...]:
-    """Each by itself, as they were checked: joined, one with flags or a named group would be another pattern or none."""
-    return tuple(re.compile(part) for part in patterns(text))
 
 
 def held_readers(hub: ForwardingHub, link: str, topic: str | None = None) -> list[HeldReader]:
