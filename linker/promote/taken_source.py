@@ -18,7 +18,7 @@ from controller.image import ControllerImage
 from controller.judge.alignment import SourceEnd
 from controller.phases import Phase
 from wire.client.cluster import Cluster
-from wire.errors import LinkerError
+from wire.errors import BrokerError, LinkerError
 from wire.frames.fetch import FetchPartition, FetchRequest
 from wire.frames.types import TopicPartition
 from wire.together import together
@@ -105,6 +105,8 @@ class TakenSource:
         )
         try:
             _, answer = await self._source.fetch(broker, request, timeout=timeout, purpose="taken")
+            if answer.error:
+                raise BrokerError(answer.error, f"broker {broker} refused a fetch", api="fetch")
         except LinkerError as error:
             why.update(dict.fromkeys(ends, str(error)))
             return {}

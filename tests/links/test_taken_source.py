@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -18,6 +19,8 @@ from tests.fakes import FakeCluster
 from tests.links.conftest import client
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
+from wire.frames.error_codes import UNSUPPORTED_VERSION
+from wire.frames.fetch import FetchRequest, FetchResponse
 
 END = 100
 
@@ -82,6 +85,26 @@ async def test_one_that_is_away_is_passed_over(fake: FakeCluster, source: Cluste
     found = of(taken(taking(image_of())), source)
     ends = await ListedSourceEnds(source, found).ends([TP], timeout=8)
     assert ends == {TP: SourceEnd(END, END, END)}
+
+
+async def test_one_that_refuses_is_passed_over_and_its_reason_is_told(
+    source: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse, fetch = {1, 2}, source.fetch
+
+    async def answered(
+        broker: int, request: FetchRequest, **options: Any
+    ) -> tuple[memoryview, FetchResponse]:
+        if broker in refuse:
+            return memoryview(b""), FetchResponse(UNSUPPORTED_VERSION, 0, 0, [])
+        return await fetch(broker, request, **options)
+
+    monkeypatch.setattr(source, "fetch", answered)
+    found = of(taken(taking(image_of())), source)
+    with pytest.raises(LinkerError, match=r"UNSUPPORTED_VERSION: broker [12] refused a fetch"):
+        await ListedSourceEnds(source, found).ends([TP], timeout=0.3)
+    refuse.remove(2)
+    assert await ListedSourceEnds(source, found).ends([TP], timeout=5) == {TP: SourceEnd(END, END, END)}
 
 
 async def test_before_and_afterwards_its_leader_is_asked(fake: FakeCluster, source: Cluster) -> None:
