@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from router import apis, broker_resource
 from router.authorize import Authorizer, Operation
-from router.broker_resource import BROKER, TOPIC
 from router.passthrough import Upstream
 from router.ports import RouterPorts
 from router.split import Fields, answer, ask, decoded, in_order, pass_rest
 from wire.frames.error_codes import CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, LOG_DIR_NOT_FOUND
+from wire.frames.types import BROKER_RESOURCE, TOPIC_RESOURCE
 from wire.server.listener import Exchange
 
 LOG_DIR: Final = "kafka-linker"
@@ -128,7 +128,7 @@ class Addressed:
             self._with_rest(exchange, request, answers, "results", tells)
             return
         # The same of the cluster's default, for which the same right is needed.
-        probe = {"resource_type": BROKER, "resource_name": "", "configuration_keys": ["broker.id"]}
+        probe = {"resource_type": BROKER_RESOURCE, "resource_name": "", "configuration_keys": ["broker.id"]}
 
         def probed(reply: Any) -> None:
             (told,) = reply.results[:1]
@@ -146,7 +146,7 @@ class Addressed:
         return {
             index: value
             for index, one in enumerate(resources)
-            if int(one.resource_type) == TOPIC
+            if int(one.resource_type) == TOPIC_RESOURCE
             and broker_resource.UPSTREAM in (one.configuration_keys or ())
             and (value := self._ports.upstream(one.resource_name)) is not None
         }
@@ -158,7 +158,7 @@ class Addressed:
             message = broker_resource.misaddressed(self._ports.broker_id, name)
             if message is not None:
                 error = INVALID_REQUEST
-            elif kind == BROKER:
+            elif kind == BROKER_RESOURCE:
                 image = self._ports.image().brokers.get(self._ports.broker_id)
                 found = broker_resource.configs(self._ports.broker_id, image, resource.configuration_keys)
                 if broker_resource.PRODUCER_IDS in (resource.configuration_keys or ()):
@@ -183,7 +183,7 @@ class Addressed:
             if config.name in broker_resource.THROTTLES
         } or {broker_resource.THROTTLES[0]: (_DELETE, None)}
         probe = {
-            "resource_type": BROKER,
+            "resource_type": BROKER_RESOURCE,
             "resource_name": "",
             "configs": [
                 {"name": name, "config_operation": operation, "value": value}

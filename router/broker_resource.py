@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
+from wire.frames.types import BROKER_RESOURCE
 from wire.metadata.image import BrokerImage
 
-TOPIC: Final = 2
-BROKER: Final = 4
 BROKER_LOGGER: Final = 8
 
 #: A config of a topic that no broker has: asked for by name, a sidecar tells of a mirror the clusters that it came through.
@@ -34,7 +33,7 @@ _LIST: Final = 7
 
 def ours(resource_type: int, name: str) -> bool:
     """Whether it is one of a named broker. The cluster's default has no name, and any broker tells it."""
-    return (resource_type == BROKER and name != "") or resource_type == BROKER_LOGGER
+    return (resource_type == BROKER_RESOURCE and name != "") or resource_type == BROKER_LOGGER
 
 
 def misaddressed(broker_id: int, name: str) -> str | None:

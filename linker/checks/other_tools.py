@@ -12,11 +12,10 @@ from admin.models import Check, CheckResult
 from controller.plan.reassign import unsettled
 from controller.plan.replicas import LiveBrokers, led_by_link
 from controller.state import MirrorTopic
-from wire.frames.types import TopicPartition
-from wire.metadata.image import CONFIG_TOPIC, BrokerImage, ClusterImage, PartitionImage
+from wire.frames.types import BROKER_RESOURCE, TOPIC_RESOURCE, TopicPartition
+from wire.metadata.image import BrokerImage, ClusterImage, PartitionImage
 from wire.shown_id import listed
 
-_BROKER: Final = 4
 _SIDES: Final = ("leader", "follower")
 _PROTOCOLS: Final = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"}
 
@@ -89,7 +88,7 @@ def throttle_of(image: ClusterImage, topic: str) -> str | None:
     """The throttles that hold back the copies of this topic: a tool set them for a reassignment, and nothing takes them
     away by itself while the mirror's own reassignment is open. None: nothing.
     """
-    configs = image.configs.get((CONFIG_TOPIC, topic), {})
+    configs = image.configs.get((TOPIC_RESOURCE, topic), {})
     found = []
     for side in _SIDES:
         if not configs.get(f"{side}.replication.throttled.replicas"):
@@ -102,10 +101,10 @@ def throttle_of(image: ClusterImage, topic: str) -> str | None:
 
 def _rates(image: ClusterImage, side: str) -> str:
     name = f"{side}.replication.throttled.rate"
-    default = image.configs.get((_BROKER, ""), {}).get(name)
+    default = image.configs.get((BROKER_RESOURCE, ""), {}).get(name)
     by_rate: dict[str, list[int]] = {}
     for broker in sorted(image.brokers):
-        rate = image.configs.get((_BROKER, str(broker)), {}).get(name, default)
+        rate = image.configs.get((BROKER_RESOURCE, str(broker)), {}).get(name, default)
         if rate is not None:
             by_rate.setdefault(rate, []).append(broker)
     return ", ".join(f"{rate} B/s on broker {_numbers(ids)}" for rate, ids in by_rate.items())

@@ -37,7 +37,8 @@ from linker.links.configs import topic_configs_each, topic_defaults
 from linker.links.link_part import LinkContext, LinkPart
 from wire.backoff import Backoff
 from wire.errors import LinkerError
-from wire.metadata.image import CONFIG_TOPIC, ClusterImage
+from wire.frames.types import TOPIC_RESOURCE
+from wire.metadata.image import ClusterImage
 from wire.periodic_task import PeriodicTask
 from wire.task_group import TaskGroup
 
@@ -171,7 +172,7 @@ class ConfigKeeper(LinkPart):
             return []
         if self._ended(mirror) or not mirror.copied_configs:
             return []
-        overrides = self._target.image.configs.get((CONFIG_TOPIC, topic), {})
+        overrides = self._target.image.configs.get((TOPIC_RESOURCE, topic), {})
         found_drifts = drifts(mirror.copied_configs, overrides, from_target(self._controller.image, mirror))
         if self._options.sync == "follow":
             return found_drifts

@@ -13,9 +13,9 @@ from controller.plan.topic_configs import SEVERAL, with_timestamp_bounds
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
 from wire.frames.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
+from wire.frames.types import BROKER_RESOURCE, TOPIC_RESOURCE
 from wire.together import together
 
-_TOPIC, _BROKER = 2, 4
 _NOT_ALLOWED = frozenset({TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED})
 _DYNAMIC_TOPIC_CONFIG = 1  # DescribeConfigsResponse.ConfigSource
 
@@ -54,7 +54,9 @@ class ConfigsNotAllowed(LinkerError):
 
     def __init__(self, cluster: str, resource_type: int, name: str) -> None:
         resource, flag = (
-            ("Cluster", "--cluster") if resource_type == _BROKER else (f"topic {name}", f"--topic {name}")
+            ("Cluster", "--cluster")
+            if resource_type == BROKER_RESOURCE
+            else (f"topic {name}", f"--topic {name}")
         )
         super().__init__(
             f"{cluster}: the principal lacks the right DESCRIBE_CONFIGS on {resource}; grant it with kafka-acls.sh --add "
@@ -84,7 +86,7 @@ async def topic_configs_each(
 ) -> tuple[dict[str, TopicConfigs], dict[str, LinkerError]]:
     """(configs of each topic that can be had, why those of the others cannot); `keys`: only these configs."""
     found: dict[str, TopicConfigs] = {}
-    answers, refused = await _describe_each(cluster, _TOPIC, topics, None, timeout, keys)
+    answers, refused = await _describe_each(cluster, TOPIC_RESOURCE, topics, None, timeout, keys)
     for name, configs in answers.items():
         effective = {
             intern(config.name): intern(config.value) for config in configs if config.value is not None
@@ -107,7 +109,7 @@ async def topic_defaults(cluster: Cluster, brokers: Collection[int], *, timeout:
 
     async def ask(broker: int, patience: float) -> None:
         try:
-            answer = await _describe(cluster, _BROKER, [str(broker)], broker, patience, _DEFAULT_KEYS)
+            answer = await _describe(cluster, BROKER_RESOURCE, [str(broker)], broker, patience, _DEFAULT_KEYS)
         except ConfigsNotAllowed:
             raise
         except LinkerError as error:
@@ -157,7 +159,7 @@ async def broker_configs(
     cluster: Cluster, broker: int, names: Collection[str], *, timeout: float
 ) -> dict[str, str]:
     """These configs of one broker as that broker tells them, those that have a value."""
-    answer = await _describe(cluster, _BROKER, [str(broker)], broker, timeout, names)
+    answer = await _describe(cluster, BROKER_RESOURCE, [str(broker)], broker, timeout, names)
     return {
         one.name: one.value
         for configs in answer.values()
@@ -170,7 +172,7 @@ async def topic_config_each(
     cluster: Cluster, topics: Collection[str], name: str, *, node_id: int, timeout: float
 ) -> tuple[dict[str, str | None], dict[str, LinkerError]]:
     """One config of each topic as this broker tells it, None where it has none of that name; and why others are not told."""
-    found, refused = await _describe_each(cluster, _TOPIC, topics, node_id, timeout, [name])
+    found, refused = await _describe_each(cluster, TOPIC_RESOURCE, topics, node_id, timeout, [name])
     values = {
         topic: next((one.value for one in configs if one.name == name), None)
         for topic, configs in found.items()
@@ -222,7 +224,7 @@ async def _describe_each(
     for result in response.results:
         if int(result.error_code) in _NOT_ALLOWED:
             name = result.resource_name
-            there = cluster.topic_names.there(name) if resource_type == _TOPIC else name
+            there = cluster.topic_names.there(name) if resource_type == TOPIC_RESOURCE else name
             refused[name] = ConfigsNotAllowed(cluster.name, resource_type, there)
         elif int(result.error_code):
             refused[result.resource_name] = BrokerError(

@@ -20,12 +20,10 @@ from wire.frames.error_codes import (
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from wire.frames.types import TopicId
+from wire.frames.types import TOPIC_RESOURCE, TopicId
 from wire.metadata.image import ClusterImage, TopicImage
 
 DEFAULT_TIMEOUT = 15.0
-TOPIC_RESOURCE = 2
-"""ConfigResource.Type of a topic: the first part of a key of the image's configs."""
 _OP_SET, _OP_DELETE = 0, 1
 _RACE_PAUSE = 0.1
 #: From version 5 on the answer has all configs of each topic, some forty entries that are not used here.

@@ -35,7 +35,7 @@ from linker.promote.ports import PromoteSettings
 from linker.running import Running
 from linker.service.source_joins import members_of
 from wire.errors import LinkerError
-from wire.metadata.image import CONFIG_TOPIC
+from wire.frames.types import TOPIC_RESOURCE
 
 # For one commit. Longer than any store takes that works, and short enough for the request to be answered with what is known.
 _WRITE_DOWN = 30.0
@@ -202,7 +202,7 @@ class ServiceBase:
                 mirror.topic,
                 changed(
                     mirror.copied_configs,
-                    image.configs.get((CONFIG_TOPIC, mirror.topic), {}),
+                    image.configs.get((TOPIC_RESOURCE, mirror.topic), {}),
                     from_target(self._image, mirror),
                 ),
             )

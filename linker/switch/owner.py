@@ -18,8 +18,7 @@ from linker.links.configs import topic_config_each
 from linker.membership import OperationFailed, TargetCluster
 from wire.errors import LinkerError
 from wire.frames.error_codes import PREFERRED_LEADER_NOT_AVAILABLE
-from wire.frames.types import TopicId, TopicPartition
-from wire.metadata.image import CONFIG_TOPIC
+from wire.frames.types import TOPIC_RESOURCE, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 _LOOK = 0.05
@@ -99,7 +98,7 @@ class OwnerCluster:
         return self._membership.image
 
     def overrides(self, topic: str) -> Mapping[str, str]:
-        return self._membership.image.configs.get((CONFIG_TOPIC, topic), {})
+        return self._membership.image.configs.get((TOPIC_RESOURCE, topic), {})
 
     def overrides_of(self, topic: str, topic_id: TopicId | None) -> Mapping[str, str] | None:
         """None: there is none of that id. An id that is not known is any."""

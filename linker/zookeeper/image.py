@@ -21,7 +21,8 @@ from linker.zookeeper import znodes
 from wire.backoff import Backoff
 from wire.errors import LinkerError, MalformedFrame, RequestTimedOut
 from wire.frames.control_requests import ControlRequest
-from wire.metadata.image import CONFIG_TOPIC, BrokerImage, ClusterImage, PartitionImage, TopicImage
+from wire.frames.types import TOPIC_RESOURCE
+from wire.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 
 log = logging.getLogger(__name__)
 
@@ -207,9 +208,9 @@ class ZooKeeperImage(WatchedImage):
         if found is None:
             return
         if found:
-            self.image.configs[(CONFIG_TOPIC, name)] = found
+            self.image.configs[(TOPIC_RESOURCE, name)] = found
         else:
-            self.image.configs.pop((CONFIG_TOPIC, name), None)
+            self.image.configs.pop((TOPIC_RESOURCE, name), None)
 
     def _take(
         self, name: str, node: znodes.TopicNode | None, partitions: dict[int, PartitionImage]

@@ -19,7 +19,6 @@ from linker.links import copy_specs
 from linker.links.bring_up import BringUp
 from linker.links.topic_shape import grown_apart
 from linker.membership import TargetCluster
-from linker.membership.topic_operations import TOPIC_RESOURCE
 from linker.promote.fleet_ports import TargetHandOver
 from tests.controller.memory_store import MemoryStore
 from tests.fakes import FakeCluster
@@ -30,7 +29,7 @@ from tests.links.conftest import OWN, client, replayed
 from tests.links.link_context import context
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
-from wire.frames.types import TopicPartition
+from wire.frames.types import TOPIC_RESOURCE, TopicPartition
 
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 REPLICAS = ((1, 2, 3), (2, 3, 1))

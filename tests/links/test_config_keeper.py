@@ -21,8 +21,8 @@ from tests.controller.established import establish
 from tests.controller.memory_store import MemoryStore
 from tests.links.link_context import context
 from wire.errors import LinkerError
-from wire.frames.types import TopicPartition
-from wire.metadata.image import CONFIG_TOPIC, BrokerImage, ClusterImage, TopicImage
+from wire.frames.types import TOPIC_RESOURCE, TopicPartition
+from wire.metadata.image import BrokerImage, ClusterImage, TopicImage
 
 ID = b"\x01" * 16
 OFF = {"retention.bytes": "-1", "retention.ms": "-1", "unclean.leader.election.enable": "false"}
@@ -41,7 +41,7 @@ class Rig:
         self.image.brokers[1] = BrokerImage(1, 1, bytes(16), None, {}, False, False, ())
         self.image.topics_by_name["t"] = self.image.topics_by_id[ID] = topic
         self.overrides = dict(OFF)
-        self.image.configs[CONFIG_TOPIC, "t"] = self.overrides
+        self.image.configs[TOPIC_RESOURCE, "t"] = self.overrides
         self.asked: list[tuple[dict[str, str], list[str]]] = []
         self.refuses: LinkerError | None = None
         self.after: Any = None

@@ -22,7 +22,6 @@ from fleet.progress import copy_lag
 from linker.links.replica_starts import ReplicaStarts
 from linker.membership import TargetCluster
 from linker.membership.errors import MetadataLogFailed
-from linker.membership.topic_operations import TOPIC_RESOURCE
 from linker.promote import tail_batches
 from linker.promote.context import full_reason
 from linker.promote.fleet_ports import FleetConfigs, ListedSourceEnds, TargetHandOver
@@ -38,7 +37,7 @@ from tests.validator.logs import copy_log
 from validator.compare.tail_range import Rest, compare_rests, read_rests
 from validator.read.fetching import fetch_once, fetch_request
 from wire.errors import BrokerError, ConnectionLost, LinkerError, MalformedFrame
-from wire.frames.types import TopicPartition
+from wire.frames.types import TOPIC_RESOURCE, TopicPartition
 
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

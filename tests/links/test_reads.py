@@ -57,4 +57,6 @@ def test_patterns_stand_for_themselves() -> None:
 def test_any_client_id_matches_a_dot_and_a_star() -> None:
     policy = ReadPolicy(LinkOptions(unpromoted_reads_hold=".*"))
     assert policy.holds("app\n1") and policy.holds("\n")
-    assert not ReadPolicy(LinkOptions(unpromoted_reads="hold", unpromoted_reads_allow="app.*")).holds("app\n1")
+    assert not ReadPolicy(LinkOptions(unpromoted_reads="hold", unpromoted_reads_allow="app.*")).holds(
+        "app\n1"
+    )

@@ -12,13 +12,12 @@ from controller.alter_partition import AlterPartitionItem, alter_partition_item
 from linker.checks import final_configs
 from linker.checks.final_configs import refused_configs
 from linker.membership import MissingRight, OperationFailed, TargetCluster, TargetError
-from linker.membership.topic_operations import TOPIC_RESOURCE
 from tests.controller.kraft_model import Broker, Image, Partition, Topic
 from tests.fakes.controller import DROP, SILENCE, FakeController, FakeQuorum
 from tests.fakes.mirror_topic import create_mirror_topic
 from tests.membership.conftest import Member, eventually
 from wire.errors import BrokerError, ConnectionLost, RequestTimedOut
-from wire.frames.types import TopicPartition
+from wire.frames.types import TOPIC_RESOURCE, TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

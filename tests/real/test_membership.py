@@ -24,12 +24,11 @@ from linker.membership import (
     StillHosting,
     TargetCluster,
 )
-from linker.membership.topic_operations import TOPIC_RESOURCE
 from tests.fakes.mirror_topic import create_mirror_topic
 from wire.client.cluster import Cluster
 from wire.client.security import ClientSecurity
 from wire.errors import ConnectionLost
-from wire.frames.types import TopicPartition, parse_bootstrap
+from wire.frames.types import TOPIC_RESOURCE, TopicPartition, parse_bootstrap
 from wire.metadata.image import ClusterImage
 
 StartCluster = Callable[..., Awaitable[KafkaCluster]]

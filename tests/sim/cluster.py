@@ -13,8 +13,7 @@ from tests.sim.loop import Process
 from tests.sim.replicas import Replicas
 from wire.errors import LinkerError
 from wire.frames.error_codes import NONE, NOT_LEADER_OR_FOLLOWER
-from wire.frames.types import TopicPartition
-from wire.metadata.image import CONFIG_TOPIC
+from wire.frames.types import TOPIC_RESOURCE, TopicPartition
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -80,7 +79,7 @@ class Cluster:
     def _image(self) -> Image:
         return replace(
             self.kraft.image(),
-            configs={(CONFIG_TOPIC, topic): dict(configs) for topic, configs in self.configs.items()},
+            configs={(TOPIC_RESOURCE, topic): dict(configs) for topic, configs in self.configs.items()},
             offset=self.version,
             changes=self.version,
         )

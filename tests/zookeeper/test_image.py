@@ -14,7 +14,7 @@ from linker.zookeeper.image import ZooKeeperImage
 from tests.zookeeper.fake_client import FakeZooKeeper
 from wire.errors import LinkerError, RequestTimedOut
 from wire.frames.control_requests import UPDATE_METADATA, ControlRequest
-from wire.metadata.image import CONFIG_TOPIC
+from wire.frames.types import TOPIC_RESOURCE
 
 ID = bytes(range(16))
 
@@ -82,10 +82,10 @@ async def test_replicas_on_their_way_and_configs_are_there(
     await until_told(image, "other")
     one = image.image.topics_by_name["other"].partitions[0]
     assert (one.replicas, one.adding, one.removing) == ((1, 2), (1,), (2,))
-    assert image.image.configs[(CONFIG_TOPIC, "other")] == {"min.insync.replicas": "1"}
+    assert image.image.configs[(TOPIC_RESOURCE, "other")] == {"min.insync.replicas": "1"}
     zookeeper.remove("/config/topics/other")
     await until_told(image, "other")
-    assert (CONFIG_TOPIC, "other") not in image.image.configs
+    assert (TOPIC_RESOURCE, "other") not in image.image.configs
 
 
 async def test_a_topic_made_anew_is_another_one_also_without_ids(

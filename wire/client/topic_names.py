@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from wire.errors import LocalProtocolError
 from wire.frames.fetch import FetchRequest, FetchResponse
+from wire.frames.types import TOPIC_RESOURCE
 
 
 class _Field(NamedTuple):
@@ -34,7 +35,6 @@ _NAMED: Final[Mapping[str, _Field]] = {
 }
 _CONFIGS: Final = "describe_configs"
 _LOG_DIRS: Final = "describe_log_dirs"
-_TOPIC_RESOURCE: Final = 2
 # Topics are in none of these, or (ACLs, offsets of groups) whoever asks has to know that they are the cluster's
 # own names.
 _OWN_NAMES: Final = frozenset(
@@ -82,7 +82,7 @@ class TopicNames:
         if api == _CONFIGS:
             resources = [
                 {**one, "resource_name": self.there(one["resource_name"])}
-                if int(one["resource_type"]) == _TOPIC_RESOURCE
+                if int(one["resource_type"]) == TOPIC_RESOURCE
                 else one
                 for one in fields["resources"]
             ]
@@ -101,7 +101,7 @@ class TopicNames:
         """The answer as we understand it."""
         if api == _CONFIGS:
             results = tuple(
-                _with(one, "resource_name", self.ours) if int(one.resource_type) == _TOPIC_RESOURCE else one
+                _with(one, "resource_name", self.ours) if int(one.resource_type) == TOPIC_RESOURCE else one
                 for one in answer.results
             )
             return _replaced(answer, results=results)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 Buffer = bytes | bytearray | memoryview
 
@@ -15,6 +15,10 @@ TopicId = bytes
 
 ZERO_TOPIC_ID: TopicId = bytes(16)
 METADATA_TOPIC_ID: TopicId = bytes(15) + b"\x01"
+
+#: ConfigResource.Type, in requests about configs and in the metadata log. The broker with an empty name: every broker.
+TOPIC_RESOURCE: Final = 2
+BROKER_RESOURCE: Final = 4
 
 
 class TopicPartition(NamedTuple):

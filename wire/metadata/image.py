@@ -9,13 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 from wire.errors import MalformedFrame
-from wire.frames.types import topic_id_str
+from wire.frames.types import TOPIC_RESOURCE, topic_id_str
 from wire.metadata.decode import MetadataRecord
 
 NO_LEADER: Final = -1
 NO_LEADER_CHANGE: Final = -2
-CONFIG_TOPIC: Final = 2
-"""Kafka's ConfigResource.Type of a topic; 4 is a broker (the empty name: every broker)."""
 
 _NOTHING: Final[frozenset[bytes]] = frozenset()
 _TRANSACTION_RECORDS: Final = frozenset(
@@ -183,7 +181,7 @@ class ClusterImage:
         del self.topics_by_id[topic.id]
         if self.topics_by_name.get(topic.name) is topic:
             del self.topics_by_name[topic.name]
-            self.configs.pop((CONFIG_TOPIC, topic.name), None)
+            self.configs.pop((TOPIC_RESOURCE, topic.name), None)
         return frozenset((topic.id,))
 
     def _partition_record(self, fields: Mapping[str, Any]) -> frozenset[bytes]:
@@ -308,7 +306,7 @@ class ClusterImage:
             self.configs[resource].pop(fields["name"], None)
             if not self.configs[resource]:
                 del self.configs[resource]
-        if resource[0] == CONFIG_TOPIC and resource[1] in self.topics_by_name:
+        if resource[0] == TOPIC_RESOURCE and resource[1] in self.topics_by_name:
             return frozenset((self.topics_by_name[resource[1]].id,))
         return _NOTHING
 

@@ -14,6 +14,7 @@ from fleet.stores.topic.tail import START_AGAIN_AFTER
 from wire.backoff import Backoff
 from wire.errors import BrokerError, ClusterUnreachable, WireError, error_is_retriable
 from wire.frames.error_codes import INVALID_REPLICATION_FACTOR, TOPIC_ALREADY_EXISTS
+from wire.frames.types import TOPIC_RESOURCE
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,6 @@ CONFIGS = {
     "unclean.leader.election.enable": "false",
     "message.timestamp.type": "LogAppendTime",  # the brokers' clock; the writers' say none
 }
-_RESOURCE_TOPIC = 2
 _CHECKED = ("cleanup.policy", "delete.retention.ms", "min.insync.replicas", "unclean.leader.election.enable")
 #: Of tombstones: a reader that was not at the end for half as long begins anew, and may take a while for it.
 _LEAST_RETENTION_MS = 2000 * int(START_AGAIN_AFTER)
@@ -130,7 +130,7 @@ async def _check(brokers: StateTopicBrokers, topic: StateTopic, deadline: float)
         {
             "resources": [
                 {
-                    "resource_type": _RESOURCE_TOPIC,
+                    "resource_type": TOPIC_RESOURCE,
                     "resource_name": brokers.topic,
                     "configuration_keys": list(_CHECKED),
                 }
