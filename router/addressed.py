@@ -12,12 +12,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from router import apis, broker_resource
-from router.authorize import Authorizer, Operation
+from router.authorize import Authorizer
 from router.passthrough import Upstream
 from router.ports import RouterPorts
 from router.split import Fields, answer, ask, decoded, in_order, pass_rest
 from wire.frames.error_codes import CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, LOG_DIR_NOT_FOUND
-from wire.frames.types import BROKER_RESOURCE, TOPIC_RESOURCE
+from wire.frames.types import BROKER_RESOURCE, TOPIC_RESOURCE, AclRight
 from wire.server.listener import Exchange
 
 LOG_DIR: Final = "kafka-linker"
@@ -72,7 +72,7 @@ class Addressed:
     # --- log directories -----------------------------------------------------------------------------------------
 
     def _describe_log_dirs(self, exchange: Exchange) -> None:
-        allowed = self._on_cluster(Operation.DESCRIBE, partial(self._describe_log_dirs, exchange))
+        allowed = self._on_cluster(AclRight.DESCRIBE, partial(self._describe_log_dirs, exchange))
         if allowed is None:
             return
         if not allowed:
@@ -90,7 +90,7 @@ class Addressed:
 
     def _alter_replica_log_dirs(self, exchange: Exchange) -> None:
         """No directory of that name is here."""
-        allowed = self._on_cluster(Operation.ALTER, partial(self._alter_replica_log_dirs, exchange))
+        allowed = self._on_cluster(AclRight.ALTER, partial(self._alter_replica_log_dirs, exchange))
         if allowed is None:
             return
         error = LOG_DIR_NOT_FOUND if allowed else CLUSTER_AUTHORIZATION_FAILED
@@ -104,7 +104,7 @@ class Addressed:
             {"results": [{"topic_name": name, "partitions": parts} for name, parts in results.items()]},
         )
 
-    def _on_cluster(self, operation: Operation, again: Callable[[], None]) -> bool | None:
+    def _on_cluster(self, operation: AclRight, again: Callable[[], None]) -> bool | None:
         """None: it is being asked; again() comes with the answer."""
         allowed = self._authorizer.on_cluster(operation)
         if allowed is None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from enum import IntEnum
 from itertools import islice
 from typing import Final
 
 from router.passthrough import Upstream
 from wire.errors import RequestTimedOut
 from wire.frames.error_codes import TOPIC_AUTHORIZATION_FAILED
+from wire.frames.types import AclRight
 from wire.schema import codec
 
 _NOT_ASKED: Final = -(2**31)
@@ -29,17 +29,6 @@ _CLUSTER: Final = ""  # no topic has an empty name
 _CLIENT_ID: Final = "kafka-linker-authorizer"
 #: The version of Metadata that Kafka 2.4 to 4.3 have: the client's broker may be of a source.
 _METADATA: Final = 9
-
-
-class Operation(IntEnum):
-    """Kafka's AclOperation codes, as bits of an authorized-operations field."""
-
-    READ = 3
-    WRITE = 4
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
 
 
 class Authorizer:
@@ -57,7 +46,7 @@ class Authorizer:
         self._asking_strange: list[Callable[[], None]] | None = None
         self._closed = False
 
-    def allowed(self, topic: str, operation: Operation) -> bool | None:
+    def allowed(self, topic: str, operation: AclRight) -> bool | None:
         """None: not known yet; ask()."""
         known = self._bits.get(topic)
         if known is None:
@@ -77,16 +66,16 @@ class Authorizer:
         return bool(self._upstream.owed)
 
     def cluster_action(self) -> bool | None:
-        return self.on_cluster(Operation.CLUSTER_ACTION)
+        return self.on_cluster(AclRight.CLUSTER_ACTION)
 
-    def on_cluster(self, operation: Operation) -> bool | None:
+    def on_cluster(self, operation: AclRight) -> bool | None:
         """None: not known yet; ask_cluster(). Only who may Describe the cluster is told: true of what implies Describe."""
         return self.allowed(_CLUSTER, operation)
 
     def ask_cluster(self, callback: Callable[[], None]) -> None:
         self.ask(_CLUSTER, callback)
 
-    def all_known(self, topics: Iterable[str], operation: Operation, callback: Callable[[], None]) -> bool:
+    def all_known(self, topics: Iterable[str], operation: AclRight, callback: Callable[[], None]) -> bool:
         """Whether it is known of each of them. If not, those that are missing are asked for at once, and the callback comes
         with the last answer (never, if the connection ends first).
         """
@@ -103,7 +92,7 @@ class Authorizer:
             self.ask(topic, answered)
         return not missing
 
-    def may_hear_of(self, topic: str, operation: Operation) -> bool | None:
+    def may_hear_of(self, topic: str, operation: AclRight) -> bool | None:
         """Of a topic that is no mirror: whether the client is told if there is one of that name. None: not known."""
         known = self._strange.get(topic)
         return None if known is None else bool(known[0] >> operation & 1)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from router.authorize import Authorizer, Operation
+from router.authorize import Authorizer
 from router.fence import LED_ELSEWHERE
 from router.fetch.decision import may_answer
 from router.ports import Mirror, MirroredPartition
@@ -45,7 +45,7 @@ from wire.frames.offset_requests import (
     encode_list_offsets,
     encode_offset_for_leader_epoch,
 )
-from wire.frames.types import TopicPartition
+from wire.frames.types import AclRight, TopicPartition
 from wire.server.listener import Exchange, ServerConnection
 
 TIMEOUT: Final = 10.0
@@ -97,7 +97,7 @@ class OffsetSession:
             return
         ours = [topic for topic in topics if self.hub.ports.mirrors.by_name(topic) is not None]
         again = partial(self._when_authorized, exchange, topics, then)
-        if not self._authorizer.all_known(ours, Operation.DESCRIBE, again):
+        if not self._authorizer.all_known(ours, AclRight.DESCRIBE, again):
             return
         if len(ours) < len(topics):
             mirrors = self.hub.ports.mirrors
@@ -285,8 +285,8 @@ class OffsetSession:
 
     def _refusal(self, mirror: Mirror | None, tp: TopicPartition) -> int:
         if mirror is None:
-            return not_mirrored(self.hub, self._authorizer, tp.topic, Operation.DESCRIBE)
-        allowed = self._authorizer.allowed(tp.topic, Operation.DESCRIBE)
+            return not_mirrored(self.hub, self._authorizer, tp.topic, AclRight.DESCRIBE)
+        allowed = self._authorizer.allowed(tp.topic, AclRight.DESCRIBE)
         if not allowed:
             # Not known any more, or a mirror only since the request began: the client asks again.
             return NOT_LEADER_OR_FOLLOWER if allowed is None else TOPIC_AUTHORIZATION_FAILED

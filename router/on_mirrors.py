@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from router import apis
-from router.authorize import Authorizer, Operation
+from router.authorize import Authorizer
 from router.fence import LED_ELSEWHERE
 from router.passthrough import Upstream
 from router.produce.forwarding import ForwardingHub
@@ -23,7 +23,7 @@ from wire.frames.error_codes import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
 )
-from wire.frames.types import TopicPartition
+from wire.frames.types import AclRight, TopicPartition
 from wire.server.listener import Exchange, ServerConnection
 
 log = logging.getLogger(__name__)
@@ -73,12 +73,12 @@ class MirrorRequests:
         ]
         mine = self._mine((name, index) for name, index, _ in asked)
         again = partial(self._delete_records, exchange)
-        if not self._known(mine, Operation.DELETE, again):
+        if not self._known(mine, AclRight.DELETE, again):
             return
         answers: dict[TopicPartition, Fields] = {}
         for tp in mine:
             error = POLICY_VIOLATION
-            if not self._authorizer.allowed(tp.topic, Operation.DELETE):
+            if not self._authorizer.allowed(tp.topic, AclRight.DELETE):
                 error = TOPIC_AUTHORIZATION_FAILED
             elif self._switching(tp):
                 error = NOT_LEADER_OR_FOLLOWER  # for a moment
@@ -104,11 +104,11 @@ class MirrorRequests:
         request = decoded(exchange)
         asked = [(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
         mine = self._mine(asked)
-        if not self._known(mine, Operation.READ, partial(self._describe_producers, exchange)):
+        if not self._known(mine, AclRight.READ, partial(self._describe_producers, exchange)):
             return
         answers: dict[TopicPartition, Fields] = {}
         for tp in mine:
-            allowed = self._authorizer.allowed(tp.topic, Operation.READ)
+            allowed = self._authorizer.allowed(tp.topic, AclRight.READ)
             # While it is switched its producers are not known: no answer would be the right one.
             error = NOT_LEADER_OR_FOLLOWER if self._switching(tp) else 0
             answers[tp] = {
@@ -146,7 +146,7 @@ class MirrorRequests:
             mirror = self._hub.ports.mirrors.by_id(topic.topic_id.bytes) if topic.topic_id else None
             if mirror is not None:
                 mirrors[topic.topic_id] = mirror.topic
-        if not self._authorizer.all_known(mirrors.values(), Operation.READ, partial(self._share, exchange)):
+        if not self._authorizer.all_known(mirrors.values(), AclRight.READ, partial(self._share, exchange)):
             return
         responses = []
         for topic in request.topics:
@@ -159,7 +159,7 @@ class MirrorRequests:
         error, message = POLICY_VIOLATION, NO_SHARE_GROUPS
         if topic is None:
             error, message = UNKNOWN_TOPIC_ID, "no mirror of this broker"
-        elif not self._authorizer.allowed(topic, Operation.READ):
+        elif not self._authorizer.allowed(topic, AclRight.READ):
             error, message = TOPIC_AUTHORIZATION_FAILED, ""
         elif not self._leads(TopicPartition(topic, index)):
             error, message = NOT_LEADER_OR_FOLLOWER, ""
@@ -190,7 +190,7 @@ class MirrorRequests:
         partition = mirror.partition(tp.partition) if mirror is not None else None
         return partition is not None and partition.switching
 
-    def _known(self, tps: Iterable[TopicPartition], operation: Operation, again: Callable[[], None]) -> bool:
+    def _known(self, tps: Iterable[TopicPartition], operation: AclRight, again: Callable[[], None]) -> bool:
         return self._authorizer.all_known([tp.topic for tp in tps], operation, again)
 
     def _with_rest(

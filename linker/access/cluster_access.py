@@ -7,7 +7,6 @@ needs ALTER and ALTER_CONFIGS on Cluster besides.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
 from typing import Any, Final
 
 from controller.access.acls import Acl, Resource
@@ -15,31 +14,7 @@ from controller.access.quotas import Entity
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, MalformedFrame, error_name
 from wire.frames.error_codes import RESOURCE_NOT_FOUND, SECURITY_DISABLED
-
-
-class AclRight(IntEnum):
-    """An operation that ACLs allow or deny, by Kafka's code (org.apache.kafka.common.acl.AclOperation)."""
-
-    ALL = 2
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    CREATE_TOKENS = 13
-    DESCRIBE_TOKENS = 14
-    TWO_PHASE_COMMIT = 15
-
-    @property
-    def flag(self) -> str:
-        """As kafka-acls.sh takes it: CLUSTER_ACTION is its ClusterAction."""
-        return self.name.title().replace("_", "")
-
+from wire.frames.types import AclRight
 
 _TIMEOUT: Final = 10.0
 _ANY: Final = 1

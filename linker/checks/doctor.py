@@ -14,7 +14,6 @@ from controller.decide.groups import GroupRules
 from fleet.link_controller import wall_clock_ms
 from groups.group_reader import GroupReader
 from groups.views import GroupView
-from linker.access.cluster_access import AclRight
 from linker.checks import group_kinds as group_kinds
 from linker.checks import preflight
 from linker.links.configs import broker_config
@@ -25,7 +24,7 @@ from wire.client.cluster import Cluster
 from wire.client.coordinators import CoordinatorFinder, KeyType
 from wire.errors import LinkerError, error_name
 from wire.frames.error_codes import TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-from wire.frames.types import TopicPartition
+from wire.frames.types import AclRight, TopicPartition
 from wire.shown_id import listed, shown_id
 from wire.together import together
 

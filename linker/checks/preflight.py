@@ -18,11 +18,11 @@ from controller.plan.topic_configs import (
     plan_configs,
     strictest,
 )
-from linker.access.cluster_access import AclRight
 from linker.links.configs import TopicConfigs, topic_configs, topic_defaults
 from wire.client.cluster import Cluster
 from wire.errors import ConnectionLost, LinkerError, error_name
 from wire.frames.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
+from wire.frames.types import AclRight
 from wire.shown_id import listed
 
 TIMEOUT = 15.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from controller.state import JsonValue
-from linker.access.cluster_access import AclRight
 from linker.checks.preflight import (
     PreflightFinding,
     allowed,
@@ -22,6 +21,7 @@ from linker.membership.errors import MissingRight, TargetUnsupported, check_erro
 from linker.membership.versions import check_versions
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
+from wire.frames.types import AclRight
 
 NAME = "joining the source"
 TIMEOUT = 10.0

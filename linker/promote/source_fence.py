@@ -18,11 +18,12 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from controller.access.acls import ANY, DENY, EVERYBODY, LITERAL, TOPIC, Acl, Resource
-from linker.access.cluster_access import AclRight, acl_fields
+from linker.access.cluster_access import acl_fields
 from linker.checks.preflight import TIMEOUT, PreflightFinding, allowed, cluster_operations, lacks
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError, error_name
 from wire.frames.error_codes import CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED
+from wire.frames.types import AclRight
 from wire.together import together, together_by_key
 
 _TOPIC = 2  # org.apache.kafka.common.resource.ResourceType

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from router.authorize import Authorizer, Operation
+from router.authorize import Authorizer
 from router.fence import LED_ELSEWHERE
 from router.leadership import current_leader
 from router.ports import LocalLog, Mirror, MirroredPartition
@@ -26,7 +26,7 @@ from wire.frames.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from wire.frames.fetch import FetchedPartition, FetchPartition, FetchPartitionResult, FetchRequest, TopicKey
-from wire.frames.types import TopicPartition
+from wire.frames.types import AclRight, TopicPartition
 
 # Of the source's errors, what the consumer has to know itself.
 PASSED_ON: Final = frozenset({OFFSET_OUT_OF_RANGE, OFFSET_NOT_AVAILABLE})
@@ -93,15 +93,15 @@ def decide(
             part.tp = TopicPartition(topic.name, asked.index)
         else:
             part.tp = TopicPartition(part.key, asked.index)
-            error = not_mirrored(hub, authorizer, part.key, Operation.READ)
-            if error != NOT_LEADER_OR_FOLLOWER or authorizer.may_hear_of(part.key, Operation.READ) is None:
+            error = not_mirrored(hub, authorizer, part.key, AclRight.READ)
+            if error != NOT_LEADER_OR_FOLLOWER or authorizer.may_hear_of(part.key, AclRight.READ) is None:
                 return FetchPartitionResult(asked.index, error)
         known = current_leader(image, part.tp) is not None
         return FetchPartitionResult(
             asked.index, NOT_LEADER_OR_FOLLOWER if known else UNKNOWN_TOPIC_OR_PARTITION
         )
     part.tp = TopicPartition(mirror.topic, asked.index)
-    if not authorizer.allowed(mirror.topic, Operation.READ):
+    if not authorizer.allowed(mirror.topic, AclRight.READ):
         return FetchPartitionResult(asked.index, TOPIC_AUTHORIZATION_FAILED)
     partition = mirror.partition(asked.index)
     if partition is None:

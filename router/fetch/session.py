@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
 
-from router.authorize import Authorizer, Operation
+from router.authorize import Authorizer
 from router.clients_seen import FETCH
 from router.fetch.decision import (
     Part,
@@ -42,6 +42,7 @@ from router.produce.forwarding import ForwardingHub
 from router.turns import SLICE
 from wire.frames.error_codes import FENCED_LEADER_EPOCH, FETCH_SESSION_ID_NOT_FOUND, NOT_LEADER_OR_FOLLOWER
 from wire.frames.fetch import FetchPartitionResult, FetchRequest, TopicKey, encode_fetch_response
+from wire.frames.types import AclRight
 from wire.server.listener import Exchange, ServerConnection
 
 READ_UNCOMMITTED: Final = 0
@@ -156,7 +157,7 @@ class FetchSession:
         self.last_request, self.client_id = self.hub.loop.time(), exchange.header.client_id
         self._topics = topics
         again = partial(self._when_authorized, exchange, request, deadline)
-        if not self._authorizer.all_known(topics, Operation.READ, again):
+        if not self._authorizer.all_known(topics, AclRight.READ, again):
             return
         strange = (key for key, _ in request.topics if isinstance(key, str) and self._mirror(key) is None)
         if len(topics) == len(request.topics) or self._authorizer.strange_known(strange, again):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from router.authorize import Authorizer, Operation
+from router.authorize import Authorizer
 from router.fence import FenceState
 from router.ports import Mirror
 from router.produce.forwarding import ForwardingHub
@@ -29,7 +29,7 @@ from wire.frames.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from wire.frames.produce import ProduceRequest, TopicKey
-from wire.frames.types import TopicPartition
+from wire.frames.types import AclRight, TopicPartition
 
 #: No code of Kafka's: the batch is of a transaction, and its partition still has to be promoted.
 WAITS_FOR_PROMOTE: Final = -1000
@@ -44,7 +44,7 @@ def named_twice(request: ProduceRequest) -> bool:
     return len(set(named)) < len(named)
 
 
-def not_mirrored(hub: ForwardingHub, authorizer: Authorizer, key: TopicKey, operation: Operation) -> int:
+def not_mirrored(hub: ForwardingHub, authorizer: Authorizer, key: TopicKey, operation: AclRight) -> int:
     """The error code for a topic that is no mirror: somebody else's, or nobody's. As at a broker, who may not do that with a
     topic of the name does not learn which (ids cannot be guessed).
     """
@@ -67,7 +67,7 @@ def refusal(
     records: memoryview,
 ) -> int:
     """Why the batch is not forwarded, as an error code or WAITS_FOR_PROMOTE; NONE if it is, now or as soon as may be."""
-    if not authorizer.allowed(mirror.topic, Operation.WRITE):
+    if not authorizer.allowed(mirror.topic, AclRight.WRITE):
         return TOPIC_AUTHORIZATION_FAILED
     partition = mirror.partition(tp.partition)
     if partition is None:

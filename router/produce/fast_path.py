@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from router.authorize import Authorizer, Operation
+from router.authorize import Authorizer
 from router.ports import LinkStats, Mirror
 from router.produce.answers import ProduceAnswers
 from router.produce.batch import Batch
@@ -32,6 +32,7 @@ from wire.frames.error_codes import NONE
 from wire.frames.produce import ProduceResult, TopicKey, encode_produce_request, parse_produce_response
 from wire.frames.produce_single import FIRST_VERSION, SingleAnswer, SingleRequest
 from wire.frames.request_header import RequestHeader
+from wire.frames.types import AclRight
 
 #: Characters of a client id: clients choose theirs, up to 32 KiB each, and are not to fill our memory.
 _KNOWN_MAX: Final = 256
@@ -136,7 +137,7 @@ class FastPath:
             mirror = mirrors.by_name(key) if isinstance(key, str) else mirrors.by_id(key)
             if (
                 mirror is None
-                or not self._authorizer.allowed(mirror.topic, Operation.WRITE)
+                or not self._authorizer.allowed(mirror.topic, AclRight.WRITE)
                 or not self._passing(job, key, mirror, partitions, together, now)
             ):
                 return False

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from router.authorize import Authorizer, Operation
+from router.authorize import Authorizer
 from router.clients_seen import PRODUCE, TRANSACTION
 from router.ports import Mirror
 from router.produce.admission import WAITS_FOR_PROMOTE, message_for, named_twice, not_mirrored, refusal
@@ -37,7 +37,7 @@ from wire.frames.batch import BATCH_OVERHEAD
 from wire.frames.batch_fields import read_producing
 from wire.frames.error_codes import INVALID_REQUEST, NONE, NOT_LEADER_OR_FOLLOWER
 from wire.frames.produce import ProduceResult, TopicKey, encode_produce_request, parse_produce_request
-from wire.frames.types import Node, TopicPartition
+from wire.frames.types import AclRight, Node, TopicPartition
 from wire.server.listener import Exchange, ServerConnection
 
 
@@ -112,7 +112,7 @@ class ProduceSession:
         strange: list[str] = []
         for key, _ in job.request.topics:
             mirror = self._mirror(key)
-            if mirror is not None and self._authorizer.allowed(mirror.topic, Operation.WRITE) is None:
+            if mirror is not None and self._authorizer.allowed(mirror.topic, AclRight.WRITE) is None:
                 self._authorizer.ask(mirror.topic, self._authorization_known)
                 known = False
             elif mirror is None and isinstance(key, str):
@@ -132,7 +132,7 @@ class ProduceSession:
         return mirrors.by_name(key) if isinstance(key, str) else mirrors.by_id(key)
 
     def _not_mirrored(self, key: TopicKey) -> int:
-        return not_mirrored(self.hub, self._authorizer, key, Operation.WRITE)
+        return not_mirrored(self.hub, self._authorizer, key, AclRight.WRITE)
 
     def _admit(self, job: ProduceJob) -> None:
         lanes: dict[Lane[ProduceJob], None] = {}

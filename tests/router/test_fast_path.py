@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from router.authorize import Operation
 from router.fence import FenceState
 from router.ports import RouterLimits
 from router.produce.fast_path import FastPath
 from router.produce.session import ProduceSession
 from tests.fakes.batches import build_batch
 from tests.router.rig import E0, Producer, Rig, ScriptedLease, eventually, session_of
-from wire.frames.types import TopicPartition
+from wire.frames.types import AclRight, TopicPartition
 
 TP0 = TopicPartition("orders", 0)
 LIMITS = RouterLimits(settle_grace=0.3, min_timeout=0.3)
@@ -363,7 +362,7 @@ async def test_the_right_to_write_is_asked_for_again(monkeypatch: pytest.MonkeyP
         await asyncio.sleep(0.06)
         asks = codes(await producer.send(0))
         (session,) = sessions(rig)
-        await eventually(lambda: session.authorizer.allowed("orders", Operation.WRITE) is False)
+        await eventually(lambda: session.authorizer.allowed("orders", AclRight.WRITE) is False)
         return asks, codes(await producer.send(0))
 
     limits = RouterLimits(settle_grace=0.3, authorization_ttl=0.05)

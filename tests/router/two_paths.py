@@ -14,7 +14,6 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
-from router.authorize import Operation
 from router.ports import LinkStats, RouterLimits, RouterPorts, RouterStats
 from router.produce.forwarding import ForwardingHub
 from router.produce.session import ProduceSession
@@ -30,7 +29,7 @@ from wire.frames.produce import (
     parse_produce_request,
 )
 from wire.frames.request_header import parse_request_header
-from wire.frames.types import Node, TopicPartition
+from wire.frames.types import AclRight, Node, TopicPartition
 from wire.metadata.image import BrokerImage, ClusterImage, Endpoint, TopicImage
 from wire.schema import codec
 from wire.server.listener import Exchange
@@ -138,7 +137,7 @@ class Rights:
         self.known: dict[str, bool] = dict.fromkeys(PARTITIONS, True)
         self.waiting: list[Callable[[], None]] = []
 
-    def allowed(self, topic: str, operation: Operation) -> bool | None:
+    def allowed(self, topic: str, operation: AclRight) -> bool | None:
         return self.known.get(topic)
 
     def ask(self, topic: str, callback: Callable[[], None] | None = None) -> None:
@@ -148,7 +147,7 @@ class Rights:
     def strange_known(self, topics: Iterable[str], callback: Callable[[], None]) -> bool:
         return True
 
-    def may_hear_of(self, topic: str, operation: Operation) -> bool | None:
+    def may_hear_of(self, topic: str, operation: AclRight) -> bool | None:
         return True
 
     def answer(self, allowed: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Iterable
+from enum import IntEnum
 from typing import Final, NamedTuple
 
 Buffer = bytes | bytearray | memoryview
@@ -19,6 +20,31 @@ METADATA_TOPIC_ID: TopicId = bytes(15) + b"\x01"
 #: ConfigResource.Type, in requests about configs and in the metadata log. The broker with an empty name: every broker.
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
+
+
+class AclRight(IntEnum):
+    """An operation that ACLs allow or deny, by Kafka's code (org.apache.kafka.common.acl.AclOperation). The code is also its
+    bit in a field of authorized operations."""
+
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+    @property
+    def flag(self) -> str:
+        """As kafka-acls.sh takes it: CLUSTER_ACTION is its ClusterAction."""
+        return self.name.title().replace("_", "")
 
 
 class TopicPartition(NamedTuple):
