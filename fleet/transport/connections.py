@@ -17,9 +17,10 @@ from typing import Final
 from fleet.channel import ChannelClosed, MemberChannel
 from fleet.transport import handshake
 from fleet.transport.framing import MAX_FRAME, RECEIVE_BUFFER, SEND_BUFFER, BadFrame, Wire
+from wire.client.properties import PropertyError, parse_address
 from wire.client.security import ClientSecurity, ListenerSecurity
 from wire.errors import LinkerError
-from wire.frames.types import format_address, parse_address
+from wire.frames.types import format_address
 from wire.server.accept_loop import AcceptLoop
 from wire.server.rate_limited_log import Sparing
 
@@ -198,7 +199,7 @@ async def connect(
     """
     try:
         host, port = parse_address(address) if isinstance(address, str) else address
-    except ValueError as error:
+    except PropertyError as error:
         # The holder of the seat need not be a sidecar: `linker store copy` listens nowhere.
         raise ChannelClosed(f"cannot connect: {error}") from None
     where = format_address(host, port)

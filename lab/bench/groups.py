@@ -21,9 +21,10 @@ from lab.bench.results import CaseResult, Goal, median_of, percentile, strip
 from lab.bench.settings import Settings
 from lab.bench.stage import Source, Stage, stage
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
 from wire.errors import LinkerError
-from wire.frames.types import TopicPartition, parse_bootstrap
+from wire.frames.types import TopicPartition
 from wire.task_group import TaskGroup
 
 TOPIC, PARTITIONS = "of-groups", 2
@@ -109,7 +110,7 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
         await fill(small.cluster.connected, TOPIC, PARTITIONS, TOPIC_BYTES, batch)
         client = Cluster(
             "source",
-            parse_bootstrap(on.source.bootstrap),
+            parse_bootstrap_servers(on.source.bootstrap),
             ClientSecurity.plaintext(),
             client_id="bench-groups",
         )

@@ -12,14 +12,14 @@ from tests.fakes import FakeCluster
 from tests.fakes.controller import FakeController
 from tests.fakes.quorum import FakeQuorum
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
-from wire.frames.types import parse_bootstrap
 
 OWN = 900
 
 
 def client(fake: FakeCluster, name: str) -> Cluster:
-    return Cluster(name, parse_bootstrap(fake.bootstrap_servers), ClientSecurity.plaintext(), "test")
+    return Cluster(name, parse_bootstrap_servers(fake.bootstrap_servers), ClientSecurity.plaintext(), "test")
 
 
 async def replayed(quorum: FakeQuorum, target: TargetCluster) -> None:

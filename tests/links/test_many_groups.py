@@ -29,8 +29,8 @@ from tests.controller.memory_store import MemoryStore
 from tests.links.far_groups import PARTITIONS, TOPIC, FarGroups, far_groups, waited
 from tests.links.group_rig import LINK, link_tools, mirrored
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
-from wire.frames.types import parse_bootstrap
 
 NODES = 3
 INTERVAL = 1.0  # seconds, groups.sync.interval.ms as it is by default
@@ -45,7 +45,7 @@ async def managed(far: FarGroups) -> AsyncIterator[GroupManager]:
     await controller.create_link(LINK, "source", {})
     copies = await mirrored(controller, TOPIC, PARTITIONS, far.source_topic_id, far.target_topic_id)
     clusters = [
-        Cluster(name, parse_bootstrap(where), ClientSecurity.plaintext(), "test")
+        Cluster(name, parse_bootstrap_servers(where), ClientSecurity.plaintext(), "test")
         for name, where in (("source", far.source), ("target", far.target))
     ]
     coordinators = Coordinators(clusters[1])

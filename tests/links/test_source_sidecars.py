@@ -20,9 +20,9 @@ from tests.fakes import FakeCluster
 from tests.links.conftest import client
 from tests.links.link_context import context
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
 from wire.errors import LinkerError
-from wire.frames.types import parse_bootstrap
 from wire.metadata.image import ClusterImage
 
 SIDECAR = 2
@@ -101,7 +101,7 @@ async def test_topics_have_the_names_of_their_mirrors(source: Source) -> None:
     fake, _ = source
     cluster = Cluster(
         "source",
-        parse_bootstrap(fake.source.bootstrap_servers),
+        parse_bootstrap_servers(fake.source.bootstrap_servers),
         ClientSecurity.plaintext(),
         "test",
         topic_prefix="east.",

@@ -20,8 +20,9 @@ from groups.gates.coordinators import Coordinators
 from groups.gates.factory import make_gate, plan_gate
 from tests.real.kafka_admin import kafka_admin
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
-from wire.frames.types import TopicPartition, parse_bootstrap
+from wire.frames.types import TopicPartition
 
 
 class Reader:
@@ -158,7 +159,7 @@ class Side:
 
 @asynccontextmanager
 async def sidecar(bootstrap: str, stored: dict[str, object]) -> AsyncIterator[Side]:
-    cluster = Cluster("target", parse_bootstrap(bootstrap), ClientSecurity.plaintext(), "sidecar")
+    cluster = Cluster("target", parse_bootstrap_servers(bootstrap), ClientSecurity.plaintext(), "sidecar")
     await cluster.connect()
     side = Side(cluster, stored)
     try:

@@ -27,8 +27,9 @@ from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.real.harness_promote import LINK, PATIENCE, RATE, Scene
 from tests.real.kafka_admin import kafka_admin
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
-from wire.frames.types import TopicPartition, parse_bootstrap
+from wire.frames.types import TopicPartition
 
 
 class TroubleScene(Scene):
@@ -241,7 +242,9 @@ def fingerprint(cluster: KafkaCluster, tp: TopicPartition, brokers: Sequence[int
 @asynccontextmanager
 async def operator(cluster: KafkaCluster) -> AsyncIterator[Cluster]:
     """Somebody with the right to do anything."""
-    client = Cluster("operator", parse_bootstrap(cluster.bootstrap), ClientSecurity.plaintext(), "operator")
+    client = Cluster(
+        "operator", parse_bootstrap_servers(cluster.bootstrap), ClientSecurity.plaintext(), "operator"
+    )
     try:
         await client.connect(timeout=30)
         yield client

@@ -23,13 +23,14 @@ from lab.clusters.kafka_cluster import KafkaCluster
 from linker.checks import group_kinds as kinds
 from tests.real.harness_gates import sidecar
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
 from wire.frames.error_codes import (
     GROUP_ID_NOT_FOUND,
     OFFSET_METADATA_TOO_LARGE,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from wire.frames.types import TopicPartition, parse_bootstrap
+from wire.frames.types import TopicPartition
 
 TIMEOUT = 30.0
 
@@ -41,7 +42,7 @@ async def make_topic(bootstrap: str, name: str, partitions: int = 1) -> None:
 
 
 def cluster_of(bootstrap: str) -> Cluster:
-    return Cluster("target", parse_bootstrap(bootstrap), ClientSecurity.plaintext(), "kinds")
+    return Cluster("target", parse_bootstrap_servers(bootstrap), ClientSecurity.plaintext(), "kinds")
 
 
 async def joined(reader: GroupReader, api: str, group: str, **fields: object) -> None:

@@ -15,8 +15,9 @@ from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess
 from tests.real.harness_groups import LINK, GroupScene
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
-from wire.frames.types import TopicPartition, parse_bootstrap
+from wire.frames.types import TopicPartition
 
 PREFIX = "moving."
 
@@ -214,7 +215,7 @@ async def at_the_source(
 ) -> None:
     """The offsets of groups without members."""
     cluster = Cluster(
-        "source", parse_bootstrap(scene.source.bootstrap), ClientSecurity.plaintext(), "odd-groups"
+        "source", parse_bootstrap_servers(scene.source.bootstrap), ClientSecurity.plaintext(), "odd-groups"
     )
     await cluster.connect()
     coordinators = Coordinators(cluster)

@@ -21,8 +21,9 @@ from lab.workload.replica_log import open_replica
 from tests.real.harness_stalls import PATIENCE, stopped
 from tests.real.kafka_admin import kafka_admin
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
-from wire.frames.types import TopicPartition, parse_bootstrap
+from wire.frames.types import TopicPartition
 
 StartCluster = Callable[..., Awaitable[KafkaCluster]]
 StartSidecar = Callable[..., Awaitable[SidecarProcess]]
@@ -44,7 +45,9 @@ class Source:
     ) -> None:
         self.kafka, self.target, self.sidecar = kafka, target, sidecar
         self.tp = TopicPartition(topic, 0)
-        self.cluster = Cluster("asked", parse_bootstrap(kafka.bootstrap), ClientSecurity.plaintext(), "test")
+        self.cluster = Cluster(
+            "asked", parse_bootstrap_servers(kafka.bootstrap), ClientSecurity.plaintext(), "test"
+        )
 
     async def at(self) -> At:
         await self.cluster.refresh((self.tp.topic,))

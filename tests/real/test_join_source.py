@@ -21,8 +21,8 @@ from tests.real.harness_tools import kafka_tool
 from tests.real.harness_zookeeper import ZooKeeperKafka
 from tests.real.test_membership import SECURED, USERS, credentials, grant
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
-from wire.frames.types import parse_bootstrap
 
 StartCluster = Callable[..., Awaitable[KafkaCluster]]
 StartSidecar = Callable[..., Awaitable[SidecarProcess]]
@@ -30,7 +30,7 @@ StartSidecar = Callable[..., Awaitable[SidecarProcess]]
 
 async def brokers(kafka: KafkaCluster) -> dict[int, str]:
     """The unfenced brokers by id, as a client of the cluster is told."""
-    cluster = Cluster("asked", parse_bootstrap(kafka.bootstrap), ClientSecurity.plaintext(), "test")
+    cluster = Cluster("asked", parse_bootstrap_servers(kafka.bootstrap), ClientSecurity.plaintext(), "test")
     try:
         await cluster.connect()
         answer = await cluster.call("describe_cluster", {}, timeout=10)
@@ -352,7 +352,7 @@ async def test_each_missing_right_is_named_before_anything_is_registered(
         controller_protocol="SASL_PLAINTEXT",
         properties=SECURED,
     )
-    admin = Cluster("source", parse_bootstrap(source.bootstrap), credentials("admin"), "admin")
+    admin = Cluster("source", parse_bootstrap_servers(source.bootstrap), credentials("admin"), "admin")
     sidecar = await start_sidecar(
         target_cluster.bootstrap, sources={"east": {"broker.id": 800, "protocol": "SASL_PLAINTEXT"}}
     )

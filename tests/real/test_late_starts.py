@@ -26,9 +26,10 @@ from lab.clusters.sidecar_process import SidecarProcess
 from tests.real.kafka_admin import kafka_admin
 from tests.real.test_validation import LINK, VALIDATION, ask
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
 from wire.frames.list_offsets import EARLIEST, list_at
-from wire.frames.types import TopicPartition, parse_bootstrap
+from wire.frames.types import TopicPartition
 from wire.together import together
 
 pytestmark = pytest.mark.timeout(900)
@@ -67,7 +68,7 @@ def keep_only_a_day(cluster: KafkaCluster, *topics: str) -> None:
 async def starts(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     """Where each broker's own log starts."""
     tp = TopicPartition(topic, 0)
-    client = Cluster("test", parse_bootstrap(cluster.bootstrap), ClientSecurity.plaintext(), "test")
+    client = Cluster("test", parse_bootstrap_servers(cluster.bootstrap), ClientSecurity.plaintext(), "test")
     try:
         await client.connect()
         found = {}

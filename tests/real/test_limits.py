@@ -14,8 +14,8 @@ from lab.clusters.sidecar_process import SidecarProcess
 from tests.real.harness_promote import LINK
 from tests.real.test_source_addresses import link_reason
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
-from wire.frames.types import parse_bootstrap
 
 
 @pytest.mark.timeout(240)
@@ -25,7 +25,7 @@ async def test_doctor_tells_of_connections_and_quotas(
     start_sidecar: Callable[..., Awaitable[SidecarProcess]],
 ) -> None:
     source = await start_cluster(name="limited", properties={"max.connections.per.ip": "500"})
-    cluster = Cluster("source", parse_bootstrap(source.bootstrap), ClientSecurity.plaintext(), "test")
+    cluster = Cluster("source", parse_bootstrap_servers(source.bootstrap), ClientSecurity.plaintext(), "test")
     await cluster.connect(timeout=30)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(cluster.close)

@@ -35,8 +35,9 @@ from linker.promote.fleet_ports import TargetHandOver
 from tests.controller.steps import next_step
 from tests.fakes.mirror_topic import create_mirror_topic
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
-from wire.frames.types import TopicPartition, parse_bootstrap
+from wire.frames.types import TopicPartition
 from wire.metadata.image import PartitionImage
 
 LINK = frozenset({900, 901, 902})
@@ -62,7 +63,7 @@ class LinkBroker:
             self.identity = value
 
         return TargetCluster(
-            Cluster("target", parse_bootstrap(self._kafka.bootstrap), security, "linker-test"),
+            Cluster("target", parse_bootstrap_servers(self._kafka.bootstrap), security, "linker-test"),
             controller_security=security,
             identity=self.identity,
             save=save,

@@ -26,9 +26,10 @@ from linker.membership import (
 )
 from tests.fakes.mirror_topic import create_mirror_topic
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
 from wire.errors import ConnectionLost
-from wire.frames.types import TOPIC_RESOURCE, TopicPartition, parse_bootstrap
+from wire.frames.types import TOPIC_RESOURCE, TopicPartition
 from wire.metadata.image import ClusterImage
 
 StartCluster = Callable[..., Awaitable[KafkaCluster]]
@@ -95,9 +96,9 @@ async def make_member() -> AsyncIterator[Callable[..., Member]]:
             saved.append(value)
 
         target = TargetCluster(
-            Cluster("target", parse_bootstrap(kafka.bootstrap), security, "linker-test"),
+            Cluster("target", parse_bootstrap_servers(kafka.bootstrap), security, "linker-test"),
             controller_security=security,
-            controller_bootstrap=parse_bootstrap(controllers) if controllers else (),
+            controller_bootstrap=parse_bootstrap_servers(controllers) if controllers else (),
             identity=identity or Identity.create(900),
             save=save,
             listeners=[listener],
@@ -441,7 +442,7 @@ async def test_the_missing_right_is_named_one_after_the_other(
         controller_protocol="SASL_PLAINTEXT",
         properties=SECURED,
     )
-    admin = Cluster("target", parse_bootstrap(kafka.bootstrap), credentials("admin"), "admin")
+    admin = Cluster("target", parse_bootstrap_servers(kafka.bootstrap), credentials("admin"), "admin")
     listener = AdvertisedListener("SASL_PLAINTEXT", "127.0.0.1", 19092, 2)
     topic = unique_topic("mirror")
 

@@ -19,8 +19,9 @@ from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.real.harness_promote import LINK, MakeScene, Scene, scenes
 from tests.real.harness_stalls import brokers_back, cluster_leaders, open_transaction, stopped
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
-from wire.frames.types import TopicPartition, parse_bootstrap
+from wire.frames.types import TopicPartition
 
 SLOW = pytest.mark.slow  # no other way than the one that is tried in each run
 pytestmark = pytest.mark.timeout(300)
@@ -207,7 +208,9 @@ async def test_revoke_keeps_the_copies(make_scene: MakeScene) -> None:
         for tp in scene.tps
         for broker in (1, 2, 3)
     }
-    cluster = Cluster("target", parse_bootstrap(scene.target.bootstrap), ClientSecurity.plaintext(), "test")
+    cluster = Cluster(
+        "target", parse_bootstrap_servers(scene.target.bootstrap), ClientSecurity.plaintext(), "test"
+    )
     try:
         await cluster.connect()
         for step in (0, 1):
@@ -244,7 +247,9 @@ async def test_half_a_revoke_is_repaired(make_scene: MakeScene) -> None:
     wanted = {
         tp: [replica.broker for replica in state.replicas] for tp, state in (await described(scene)).items()
     }
-    cluster = Cluster("target", parse_bootstrap(scene.target.bootstrap), ClientSecurity.plaintext(), "test")
+    cluster = Cluster(
+        "target", parse_bootstrap_servers(scene.target.bootstrap), ClientSecurity.plaintext(), "test"
+    )
     try:
         await cluster.connect()
         await reassign(

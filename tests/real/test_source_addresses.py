@@ -26,9 +26,10 @@ from tests.real.harness_trouble import (
 )
 from tests.real.kafka_admin import kafka_admin
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
 from wire.frames.list_offsets import LATEST
-from wire.frames.types import TopicPartition, parse_bootstrap
+from wire.frames.types import TopicPartition
 
 StartCluster = Callable[..., Awaitable[KafkaCluster]]
 
@@ -84,7 +85,7 @@ async def test_another_cluster_takes_over_the_address_of_a_dead_broker(
             doctor = await sidecar.run("doctor", "--link", LINK, "-o", "json")
             assert "answers for cluster" in doctor.output, doctor
             there = Cluster(
-                "thief", parse_bootstrap(victim.address()), ClientSecurity.from_properties({}), "test"
+                "thief", parse_bootstrap_servers(victim.address()), ClientSecurity.from_properties({}), "test"
             )
             await there.connect()
             ends = await there.list_offsets({TopicPartition(name, i): LATEST for i in range(4)})

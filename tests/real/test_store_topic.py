@@ -29,9 +29,10 @@ from linker.stores import Location
 from linker.stores.copy import copy_store
 from tests.real.conftest import QUICK_FENCING
 from tests.real.kafka_admin import kafka_admin
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
 from wire.errors import ConnectionLost
-from wire.frames.types import TopicPartition, parse_bootstrap
+from wire.frames.types import TopicPartition
 
 # Every case of the contract, with the `store` below.
 globals().update({name: case for name, case in vars(contract).items() if name.startswith("test_")})
@@ -58,7 +59,7 @@ async def open_store(cluster: KafkaCluster, unique_topic: Callable[[str], str]) 
     async with AsyncExitStack() as stack:
 
         async def open_one(**options: Any) -> TopicStore:
-            bootstrap = parse_bootstrap(options.pop("bootstrap", cluster.bootstrap))
+            bootstrap = parse_bootstrap_servers(options.pop("bootstrap", cluster.bootstrap))
             store = await TopicStore.open(
                 bootstrap, ClientSecurity.plaintext(), **{"topic": topic, "seat_timeout": 2.0, **options}
             )
@@ -206,11 +207,12 @@ from fleet.stores.topic.store import TopicStore
 from fleet.stores.topic.records import Item, Replay
 from fleet.stores.topic.tail import TopicTail
 from wire.client.security import ClientSecurity
-from wire.frames.types import TopicPartition, parse_bootstrap
+from wire.client.properties import parse_bootstrap_servers
+from wire.frames.types import TopicPartition
 
 async def main():
     store = await TopicStore.open(
-        parse_bootstrap(sys.argv[1]), ClientSecurity.plaintext(), topic=sys.argv[2], seat_timeout=2.0
+        parse_bootstrap_servers(sys.argv[1]), ClientSecurity.plaintext(), topic=sys.argv[2], seat_timeout=2.0
     )
     epoch = await store.take_seat(Candidate(broker_id=1, session="s1", cluster_id="target"))
     await store.commit([Put("/done", 1, None)], controller_epoch=epoch)
@@ -446,7 +448,7 @@ async def test_copy_to_the_topic_and_back(cluster: KafkaCluster, tmp_path: Path,
 async def test_an_older_target(start_cluster: Callable[..., Awaitable[KafkaCluster]]) -> None:
     """Kafka 3.9 knows transactions V1 only."""
     cluster = await start_cluster(name="old", version="3.9.1")
-    bootstrap = parse_bootstrap(cluster.bootstrap)
+    bootstrap = parse_bootstrap_servers(cluster.bootstrap)
     one, two = [await TopicStore.open(bootstrap, ClientSecurity.plaintext()) for _ in range(2)]
     try:
         first = await one.claim()

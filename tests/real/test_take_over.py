@@ -33,10 +33,11 @@ from linker.switch.records import TakeOverRecords
 from linker.switch.take_over import TakeOver
 from tests.controller.memory_store import MemoryStore
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
 from wire.errors import LinkerError
 from wire.frames.fetch_request import FetchPartition, FetchRequest
-from wire.frames.types import TopicPartition, parse_bootstrap
+from wire.frames.types import TopicPartition
 
 StartCluster = Callable[..., Awaitable[KafkaCluster]]
 OURS = frozenset({800})
@@ -163,7 +164,7 @@ async def rig_of(start_cluster: StartCluster, partitions: int) -> AsyncIterator[
     await asyncio.to_thread(made.result, 30)
     security = ClientSecurity.plaintext()
     member = TargetCluster(
-        Cluster("source", parse_bootstrap(kafka.bootstrap), security, "linker-test"),
+        Cluster("source", parse_bootstrap_servers(kafka.bootstrap), security, "linker-test"),
         controller_security=security,
         identity=Identity.create(800),
         save=_forget,

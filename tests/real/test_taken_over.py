@@ -25,12 +25,13 @@ from tests.fakes.batches import BatchInfo, build_batch, parse_batches
 from tests.fetcher.rig import Events
 from tests.real.test_membership import Member, make_member
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity, ListenerSecurity
 from wire.frames.buffers import FramePool
 from wire.frames.fetch import FetchPartition, FetchRequest, parse_fetch_request
 from wire.frames.leader_epochs import LeaderEpochs
 from wire.frames.offset_requests import parse_list_offsets, parse_offset_for_leader_epoch
-from wire.frames.types import TopicPartition, parse_bootstrap
+from wire.frames.types import TopicPartition
 from wire.metadata.image import PartitionImage
 from wire.server.listener import Exchange, Listener, ListenerInfo, start_listener
 
@@ -173,7 +174,7 @@ async def connected(kafka: KafkaCluster, name: str) -> AsyncIterator[Cluster]:
     pool = FramePool(4 << 20)
     cluster = Cluster(
         name,
-        parse_bootstrap(kafka.bootstrap),
+        parse_bootstrap_servers(kafka.bootstrap),
         ClientSecurity.plaintext(),
         "test",
         connection_options={"alloc": pool.take},

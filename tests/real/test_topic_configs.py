@@ -16,9 +16,9 @@ from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess
 from tests.real.kafka_admin import kafka_admin
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
 from wire.frames.types import TopicPartition as WireTopicPartition
-from wire.frames.types import parse_bootstrap
 from wire.together import together
 
 pytestmark = pytest.mark.timeout(420)
@@ -221,7 +221,7 @@ async def nobody_leads(pair: Pair, topic: str) -> None:
 
 async def set_for_the_cluster(cluster: KafkaCluster, name: str, value: str) -> None:
     """A dynamic default of all brokers; none of the clients at hand can name that resource."""
-    asked = Cluster("target", parse_bootstrap(cluster.bootstrap), ClientSecurity.plaintext(), "test")
+    asked = Cluster("target", parse_bootstrap_servers(cluster.bootstrap), ClientSecurity.plaintext(), "test")
     change = {"name": name, "config_operation": 0, "value": value}
     everywhere = {"resource_type": 4, "resource_name": "", "configs": [change]}
     try:

@@ -21,8 +21,9 @@ from tests.validator.process import validator_process
 from tests.validator.without_spark import found
 from validator.messages import Configure, Finished, PartitionPlan, ReplicaPlan, Run, Side
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
-from wire.frames.types import TopicPartition, parse_bootstrap
+from wire.frames.types import TopicPartition
 from wire.together import together
 
 TOPIC = "validated"
@@ -90,7 +91,10 @@ LATE = len(FAULTS) - 1
 
 async def client(cluster: KafkaCluster) -> Cluster:
     made = Cluster(
-        cluster.spec.name, parse_bootstrap(cluster.bootstrap), ClientSecurity.plaintext(), client_id="test"
+        cluster.spec.name,
+        parse_bootstrap_servers(cluster.bootstrap),
+        ClientSecurity.plaintext(),
+        client_id="test",
     )
     await made.connect()
     return made

@@ -17,10 +17,10 @@ from tests.real.harness_trouble import TroubleScene, create_topic, linked_sideca
 from tests.real.harness_zookeeper import ZooKeeperKafka
 from tests.real.test_bad_input import another, refuses_to_run
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
 from wire.frames.error_codes import UNSUPPORTED_VERSION
 from wire.frames.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
-from wire.frames.types import parse_bootstrap
 
 pytestmark = pytest.mark.timeout(300)
 OLDEST_TARGET = "3.9.1"
@@ -53,7 +53,7 @@ async def offsets_are_right_or_refused(scene: TroubleScene) -> None:
     """An old broker takes a special timestamp for a time, and answers with its first offset."""
     tp = scene.tps[0]
     cluster = Cluster(
-        "target", parse_bootstrap(scene.target.bootstrap), ClientSecurity.plaintext(), "offsets"
+        "target", parse_bootstrap_servers(scene.target.bootstrap), ClientSecurity.plaintext(), "offsets"
     )
     await cluster.connect(timeout=30)
     try:

@@ -9,8 +9,6 @@ from wire.frames.types import (
     Node,
     TopicPartition,
     format_address,
-    parse_address,
-    parse_bootstrap,
     parse_topic_id,
     topic_id_from_uuid,
     topic_id_str,
@@ -32,24 +30,7 @@ def test_bad_topic_id(text: str) -> None:
         parse_topic_id(text)
 
 
-def test_addresses() -> None:
-    assert parse_address(" broker-1:9092 ") == ("broker-1", 9092)
-    assert parse_address("[::1]:9092") == ("::1", 9092)
+def test_how_they_are_shown() -> None:
     assert format_address("::1", 9092) == "[::1]:9092"
-    assert parse_bootstrap("a:1, b:2,") == [("a", 1), ("b", 2)]
     assert Node(1, "a", 2).address == "a:2"
     assert str(TopicPartition("t", 0)) == "t-0"
-
-
-@pytest.mark.parametrize(
-    "text", ["broker", "broker:", ":9092", "broker:0", "broker:65536", "broker:x", "::1:9092"]
-)
-def test_bad_address_is_named(text: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        parse_address(text)
-    assert text in str(caught.value)
-
-
-def test_empty_bootstrap() -> None:
-    with pytest.raises(ValueError, match="empty"):
-        parse_bootstrap(" , ")

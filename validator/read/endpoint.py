@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
 from wire.errors import LinkerError, WireError
-from wire.frames.types import parse_address
 
 SideName = Literal["source", "target"]
 CLIENT_ID = "kafka-linker-validator"
@@ -41,7 +41,7 @@ class ClusterEndpoint:
         """A connected cluster, closed at the end. Raises SideFailed."""
         try:
             security = ClientSecurity.from_properties(self.properties)
-            addresses = [parse_address(address) for address in self.bootstrap]
+            addresses = parse_bootstrap_servers(",".join(self.bootstrap))
         except (LinkerError, ValueError) as error:
             raise SideFailed(self.side, None, f"its client properties cannot be used: {error}") from error
         cluster = Cluster(

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from validator.messages import Configure
 from validator.read import shipping
+from wire.client.properties import PropertyError, parse_address
 from wire.errors import LinkerError
-from wire.frames.types import parse_address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -229,10 +229,10 @@ def _check_master(master: str) -> None:
     refused = []
     for address in master.removeprefix("spark://").split(","):
         try:
-            host, port = parse_address(address)
+            host, port = parse_address(address.strip())
             socket.create_connection((host, port), CONNECT_SECONDS).close()
             return
-        except (OSError, ValueError) as error:
+        except (OSError, PropertyError) as error:
             refused.append(f"{address}: {error}")
     raise SparkFailed(f"no Spark master answers: {'; '.join(refused)}", master.removeprefix("spark://"))
 

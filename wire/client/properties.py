@@ -83,10 +83,11 @@ def check_client_properties(properties: Mapping[str, str]) -> None:
         raise PropertyError(f"security.protocol is {protocol}; give one of {', '.join(SECURITY_PROTOCOLS)}")
 
 
-def parse_address(text: str, *, key: str) -> tuple[str, int]:
+def parse_address(text: str, *, key: str | None = None) -> tuple[str, int]:
+    """`key`: the property whose value it is, for the error."""
     match = _ADDRESS.match(text)
     if match is None or not int(match[3]) < 65536:
-        raise PropertyError(f"{key}: {text!r} is not host:port")
+        raise PropertyError(f"{'' if key is None else f'{key}: '}{text!r} is not host:port")
     return match[1] or match[2], int(match[3])
 
 

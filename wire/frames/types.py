@@ -83,28 +83,6 @@ def format_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """Take one entry of `bootstrap.servers` apart; ValueError names the entry."""
-    host, separator, port = text.strip().rpartition(":")
-    if not separator or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"{text.strip()!r} is not host:port")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError(f"{text.strip()!r}: an IPv6 address needs brackets, as in [::1]:9092")
-    if not host:
-        raise ValueError(f"{text.strip()!r} names no host")
-    return host, int(port)
-
-
-def parse_bootstrap(text: str) -> list[tuple[str, int]]:
-    """Kafka's `bootstrap.servers` list."""
-    addresses = [parse_address(part) for part in text.split(",") if part.strip()]
-    if not addresses:
-        raise ValueError("bootstrap.servers is empty")
-    return addresses
-
-
 def topic_id_str(topic_id: TopicId) -> str:
     """Kafka's own rendering: url-safe base64 without padding."""
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode("ascii")
