@@ -301,7 +301,7 @@ async def test_what_is_no_address(host: str, port: int) -> None:
 @pytest.mark.parametrize("address", ["", "nowhere", "host:0", "::1:9092", ":9092"])
 async def test_an_address_that_is_none(address: str) -> None:
     with pytest.raises(ChannelClosed, match=r"cannot connect(: '.*' is not host:port| to host:0)"):
-        await connect(address, SECRET, 5)
+        await connect(address, SECRET, 25)
 
 
 async def test_somebody_who_never_answers() -> None:
