@@ -18,7 +18,7 @@ from controller.image import ControllerImage
 from controller.judge.alignment import SourceEnd
 from controller.phases import Phase
 from wire.client.cluster import Cluster
-from wire.errors import BrokerError, LinkerError
+from wire.errors import BrokerError, LinkerError, RequestTimedOut
 from wire.frames.fetch import FetchPartition, FetchRequest
 from wire.frames.types import TopicPartition
 from wire.together import together
@@ -107,6 +107,11 @@ class TakenSource:
             _, answer = await self._source.fetch(broker, request, timeout=timeout, purpose="taken")
             if answer.error:
                 raise BrokerError(answer.error, f"broker {broker} refused a fetch", api="fetch")
+        except (
+            RequestTimedOut
+        ) as error:  # the last try may have had no time; it says less than an answer before did
+            why.update({tp: str(error) for tp in ends if tp not in why})
+            return {}
         except LinkerError as error:
             why.update(dict.fromkeys(ends, str(error)))
             return {}

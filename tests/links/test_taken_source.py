@@ -72,12 +72,26 @@ async def test_who_has_not_followed_to_the_end_knows_of_no_transaction(
     log.high_watermark = END - 1
     found = of(taken(taking(image_of())), source)
     with pytest.raises(LinkerError, match=r"broker [12] has not followed to offset 100 yet"):
-        await ListedSourceEnds(source, found).ends([TP], timeout=0.3)
+        await ListedSourceEnds(source, found).ends([TP], timeout=2)
     asked = asyncio.ensure_future(ListedSourceEnds(source, found).ends([TP], timeout=5))
     await asyncio.sleep(0.1)
     assert not asked.done()
     log.high_watermark = END
     assert await asked == {TP: SourceEnd(END, END, END)}
+
+
+async def test_a_last_try_without_an_answer_does_not_hide_the_reason(
+    fake: FakeCluster, source: Cluster
+) -> None:
+    fake.partition("t", 0).log.high_watermark = END - 1
+    found = of(taken(taking(image_of())), source)
+    asked = asyncio.ensure_future(ListedSourceEnds(source, found).ends([TP], timeout=2))
+    async with asyncio.timeout(25):
+        while len(fake.received("fetch")) < 2:
+            await asyncio.sleep(0.01)
+    fake.inject("fetch", drop=True, times=None)
+    with pytest.raises(LinkerError, match=r"broker [12] has not followed to offset 100 yet"):
+        await asked
 
 
 async def test_one_that_is_away_is_passed_over(fake: FakeCluster, source: Cluster) -> None:
@@ -102,7 +116,7 @@ async def test_one_that_refuses_is_passed_over_and_its_reason_is_told(
     monkeypatch.setattr(source, "fetch", answered)
     found = of(taken(taking(image_of())), source)
     with pytest.raises(LinkerError, match=r"UNSUPPORTED_VERSION: broker [12] refused a fetch"):
-        await ListedSourceEnds(source, found).ends([TP], timeout=0.3)
+        await ListedSourceEnds(source, found).ends([TP], timeout=2)
     refuse.remove(2)
     assert await ListedSourceEnds(source, found).ends([TP], timeout=5) == {TP: SourceEnd(END, END, END)}
 
