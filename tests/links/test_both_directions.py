@@ -31,9 +31,10 @@ from router.fetch.held_readers import HeldReaders
 from router.ports import RouterStats
 from tests.links.test_link_life import NoController, a_sidecar
 from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
 from wire.client.security import ClientSecurity
 from wire.errors import LinkerError
-from wire.frames.types import TopicPartition, parse_bootstrap
+from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
 from wire.periodic_task import PeriodicTask, TaskState
 
@@ -105,7 +106,9 @@ class Scene:
 
     def _reverse(self, link: Link) -> LinkRuntime:
         def connect(name: str) -> Cluster:
-            return Cluster(f"source {name}", parse_bootstrap(NOWHERE), ClientSecurity.plaintext(), "test")
+            return Cluster(
+                f"source {name}", parse_bootstrap_servers(NOWHERE), ClientSecurity.plaintext(), "test"
+            )
 
         reverses = Reversed(
             connect=connect, source_side=self.sidecar._target_side, producer_ids_apart=lambda: False

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from router.authorize import Authorizer, Operation
+from router.authorize import Authorizer
 from router.ports import RouterLimits
 from tests.router.rig import Producer, Rig, eventually, session_of
+from wire.frames.types import AclRight
 from wire.schema import codec
 
 TTL, PATIENCE = 0.2, 0.4
@@ -62,7 +63,7 @@ async def test_behind_a_join_group_that_waits(monkeypatch: pytest.MonkeyPatch) -
         async with asyncio.timeout(10):
             while True:
                 writing = producer.send(0)
-                while not writing.done() and authorizer.allowed("orders", Operation.WRITE) is not None:
+                while not writing.done() and authorizer.allowed("orders", AclRight.WRITE) is not None:
                     await asyncio.wait([writing], timeout=0.05)
                 if not writing.done():
                     break
