@@ -54,7 +54,7 @@ class SourceRate:
             self.beside_writes.set_rate(rate)
 
     def lift(self, *, lifted: bool) -> None:
-        """For as long as somebody waits for the last bytes."""
+        """Lift the limits, or put them back. They are lifted for as long as somebody waits for the last bytes."""
         if lifted and not self._lifted:
             self._lifted, self._growth = True, None
             for wake in list(self.waiters):

@@ -31,7 +31,6 @@ class Fetchers:
         per_node: int = 1,
     ) -> None:
         #: By source node and slot; the quiet ones have slots below 0.
-        #: By source node and slot; the quiet ones have slots below 0.
         self.at_work: dict[tuple[int, int], SourceFetcher] = {}
         #: While it is there others are begun in it.
         self.group: TaskGroup | None = None

@@ -171,5 +171,5 @@ class GateLost(GateError):
     ) -> None:
         self.reason = reason
         self.members = tuple(members)
-        who = f" ({', '.join(str(member) for member in self.members[:5])})" if self.members else ""
+        who = f" ({listed(map(str, self.members))})" if self.members else ""
         super().__init__(group, f"the {kind} gate on the target was lost, {reason}{who}: {detail}")

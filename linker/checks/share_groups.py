@@ -36,7 +36,7 @@ def share_checks(subscribed: Mapping[str, Collection[str]], topics: Collection[s
     }
     if not reading:
         return []
-    shown = [f"{group} ({', '.join(reading[group][:_MOST])})" for group in sorted(reading)]
+    shown = [f"{group} ({listed(reading[group], _MOST)})" for group in sorted(reading)]
     return [
         Check(
             name="share groups",

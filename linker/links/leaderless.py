@@ -27,6 +27,7 @@ from linker.membership import TargetCluster
 from wire.errors import LinkerError, error_name
 from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage, TopicImage
+from wire.shown_id import listed
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ async def lead_stranded(
     if unsure:
         refused.append(
             ControllerError(
-                f"nobody leads {', '.join(map(str, unsure[:5]))} at the target, its ISR and ELR are empty, and a real "
+                f"nobody leads {listed(map(str, unsure))} at the target, its ISR and ELR are empty, and a real "
                 f"broker may have led it meanwhile: see linker mirror repair {topic.name} --link {states[0].link} --dry-run"
             )
         )
@@ -134,7 +135,7 @@ async def _elect(
     await target.metadata.wait_for(lambda now: _led(now, tps, link_brokers), _CALL_TIMEOUT)
     log.warning(
         "%s had no leader that the target could elect; a link broker leads again and the copies are kept",
-        ", ".join(str(tp) for tp in tps[:5]),
+        listed(map(str, tps)),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from admin.models import SourceProducer
 from linker.links.source_writers import AtSource, age
+from wire.shown_id import listed
 
 _MOST = 5
 
@@ -51,5 +52,7 @@ def direct_warnings(seen: AtSource) -> list[str]:
         for topic, newest in sorted(topics.items())
     ]
     if seen.unnamed:
-        lines.append(f"not every producer could be named: {'; '.join(seen.unnamed[:_MOST])}")
+        lines.append(
+            f"not every producer could be named: {listed(seen.unnamed, _MOST, apart='; ', last='; and ')}"
+        )
     return lines

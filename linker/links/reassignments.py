@@ -49,9 +49,7 @@ class Reassignments(LinkPart):
                 states = self._controller.image.topic_partitions(self._link, mirror.topic)
                 late += undone_late(states, found, self._link_brokers())
         if late:
-            log.warning(
-                "the link broker is taken out of the replicas of %s again", ", ".join(map(str, late[:5]))
-            )
+            log.warning("the link broker is taken out of the replicas of %s again", listed(map(str, late)))
             await self._target.operations.reassign(dict.fromkeys(late), timeout=_CALL_TIMEOUT)
 
     async def follow(self, mirrors: Iterable[MirrorTopic], topics: Mapping[str, TopicImage]) -> None:
@@ -90,7 +88,7 @@ class Reassignments(LinkPart):
                 self.cancelled[mirror.topic] = self.cancelled.get(mirror.topic, 0) + 1
                 log.warning(
                     "somebody cancelled the reassignment of %s (link %s): asked for again, the copies start from nothing",
-                    ", ".join(str(tp) for tp in opened[:5]),
+                    listed(map(str, opened)),
                     self._link,
                 )
             wanted |= of_mirror

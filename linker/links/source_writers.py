@@ -19,6 +19,7 @@ from wire.client.cluster import Cluster
 from wire.client.coordinators import CoordinatorClient, KeyType
 from wire.errors import BrokerError, LinkerError, error_name
 from wire.frames.types import TopicPartition
+from wire.shown_id import listed
 from wire.together import together
 
 log = logging.getLogger(__name__)
@@ -162,7 +163,7 @@ class SourceWriters:
     async def writers(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, str]:
         seen = await self.look(tps, timeout=timeout)
         return {
-            tp: "; ".join(seen.describe(one) for one in seen.direct[tp][:_MOST_NAMED])
+            tp: listed(map(seen.describe, seen.direct[tp]), _MOST_NAMED, apart="; ", last="; and ")
             if seen.direct.get(tp)
             else "no producer with an id has done it: it is one without idempotence"
             for tp in tps

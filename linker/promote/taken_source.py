@@ -107,9 +107,8 @@ class TakenSource:
             _, answer = await self._source.fetch(broker, request, timeout=timeout, purpose="taken")
             if answer.error:
                 raise BrokerError(answer.error, f"broker {broker} refused a fetch", api="fetch")
-        except (
-            RequestTimedOut
-        ) as error:  # the last try may have had no time; it says less than an answer before did
+        except RequestTimedOut as error:
+            # It says less than an answer before did: the last try may have had no time.
             why.update({tp: str(error) for tp in ends if tp not in why})
             return {}
         except LinkerError as error:

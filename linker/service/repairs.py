@@ -10,6 +10,7 @@ from linker.links.leaderless import stranded
 from linker.links.topic_shape import led_by_others
 from linker.service.base import ServiceBase, shown_as
 from wire.errors import LinkerError
+from wire.shown_id import listed
 
 
 class MirrorRepairs(ServiceBase):
@@ -47,7 +48,7 @@ class MirrorRepairs(ServiceBase):
         unsure = [one.tp for one in lost_leaders if one.led_between]
         if unsure and not drop_target_records:
             raise PreflightFailed(
-                f"a real broker may have led {', '.join(map(str, unsure[:5]))} since the link broker did, and records that "
+                f"a real broker may have led {listed(map(str, unsure))} since the link broker did, and records that "
                 "it took would be truncated: repeat with --drop-target-records if none are needed"
             )
         if not dry_run:

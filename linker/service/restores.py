@@ -21,6 +21,7 @@ from linker.service.base import shown_as
 from linker.service.switches import Switches
 from linker.switch.log_tail import LogTails
 from wire.errors import LinkerError
+from wire.shown_id import listed
 from wire.together import together
 
 _ASK = 5.0
@@ -223,7 +224,7 @@ class RestoreRequests(Switches):
                 return await self.plan_restore(link, request)
             plan = await self.plan_restore(link, request)
             if plan.blockers:
-                raise IllegalState("; ".join(plan.blockers[:5]))
+                raise IllegalState(listed(plan.blockers, apart="; ", last="; and "))
             new = [topic for topic in topics if topic not in self._restored(link)]
             if not new:
                 raise IllegalState(f"link {link} has nothing to restore: no topic of it was failed over")

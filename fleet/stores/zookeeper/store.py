@@ -49,6 +49,7 @@ from fleet.stores.zookeeper.plan import (
     prepare,
 )
 from fleet.stores.zookeeper.seat import Epoch, FleetNodes, raise_epoch, read_epoch
+from wire.shown_id import listed
 
 ATTEMPTS = 20  # of a commit or claim that others disturb, each time with progress for them
 TREE_TIMEOUT = 60.0
@@ -342,7 +343,7 @@ async def _prepare(client: ZooKeeperClient) -> None:
             continue  # another sidecar was quicker
         if set(names) - {"zookeeper"}:
             raise StoreError(
-                f"{client.where('/')} holds {', '.join(sorted(names)[:5])} and is no state store of this program: "
+                f"{client.where('/')} holds {listed(sorted(names))} and is no state store of this program: "
                 "end the connect string with a path of its own, such as /kafka-linker"
             )
         try:
